@@ -99,7 +99,10 @@ def _http(system: Rig) -> aiohttp.ClientSession:
 @contextmanager
 def _sts() -> Iterator[str]:
     stub = subprocess.Popen(
-        [sys.executable, "-m", "tests.storage.sts_stub"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-m", "tests.support.programs.sts_stub"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
     )
     assert stub.stdin is not None
     assert stub.stdout is not None

@@ -22,7 +22,7 @@ import pyarrow as pa
 import uvloop
 
 from bench.report import report
-from tests.support.devchain import Devchain, running
+from tests.support.chain.devchain import Devchain, running
 from tracelake.chain.fetch import fetch_range_sync
 from tracelake.chain.proofs.verify import (
     check_bloom,

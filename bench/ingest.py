@@ -25,7 +25,7 @@ import pyarrow.parquet as pq
 from bench.cpu import below
 from bench.fetch import bare_tables, loop, session_of
 from bench.report import report
-from tests.support.devchain import Devchain, running
+from tests.support.chain.devchain import Devchain, running
 from tracelake.adapters.objects_disk import DiskObjects
 from tracelake.data.files.parquet_writer import COMPRESSION, Place, write_ranges
 from tracelake.domain.object_names import Folder

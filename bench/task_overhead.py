@@ -26,7 +26,7 @@ import uvloop
 from bench.noop_worker import deploy, trigger
 from bench.report import report
 from bench.rig import WORKER_TOKEN, Rig, rig
-from tests.support.devchain import Devchain, running
+from tests.support.chain.devchain import Devchain, running
 from tracelake.adapters.objects_disk import DiskObjects
 from tracelake.data.files.parquet_writer import Place, write_ranges
 from tracelake.domain.object_names import Folder

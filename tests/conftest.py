@@ -16,10 +16,10 @@ from pathlib import Path
 import hypothesis
 import pytest
 
-from tests.one_connection import one_connection_each
-from tests.schedule import SlowestFirst
-from tests.spark_session import end_shared
+from tests.support.one_connection import one_connection_each
 from tests.support.postgres import RunningServer, running
+from tests.support.schedule import SlowestFirst
+from tests.support.spark.session import end_shared
 from tracelake.lite.launch import spawn
 from tracelake.lite.network_ports import choose_store_ports, free_port
 from tracelake.lite.postgres import Cluster

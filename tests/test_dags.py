@@ -13,9 +13,9 @@ from uuid import uuid4
 import pyarrow.parquet as pq
 import pytest
 
-from tests.dispatcher.support import deployed_and_active
-from tests.spark_session import shared_session
-from tests.walk.walking import walking, working
+from tests.support.dispatcher.control import deployed_and_active
+from tests.support.spark.session import shared_session
+from tests.support.systems.walk import walking, working
 from tracelake.dispatcher.events.trigger import trigger
 from tracelake.lite.local_run.run import LocalTask, run_locally
 from tracelake.udf.pack import pack

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.support.devchain import Devchain, running
+from tests.support.chain.devchain import Devchain, running
 
 BLOCKS = 240
 

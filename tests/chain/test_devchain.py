@@ -17,8 +17,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as some
 
-from tests.chain.vectors import exchanges
-from tests.support.devchain import Devchain, running
+from tests.support.chain.devchain import Devchain, running
+from tests.support.chain.rpc_vectors import exchanges
 from tracelake.chain.keccak import keccak
 from tracelake.chain.proofs.verify import (
     check_bloom,

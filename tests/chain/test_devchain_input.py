@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.devchain import running
+from tests.support.chain.devchain import running
 from tracelake.errors import InvalidRequest
 
 DEVCHAIN = [sys.executable, "-m", "tracelake", "devchain"]

@@ -18,7 +18,7 @@ from itertools import count
 import pyarrow as pa
 import pytest
 
-from tests.support.devchain import Devchain, running
+from tests.support.chain.devchain import Devchain, running
 from tracelake.chain.fetch import ALL_TABLES, Fetched, fetch_range_sync, fetch_with
 from tracelake.chain.nodes.rpc import RpcClient, run
 from tracelake.chain.nodes.rpc_pool import Endpoint, RpcPool

@@ -10,8 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from typing import Any
 
-from tests.chain.rewriting_proxy import rewriting_proxy
-from tests.support.devchain import Devchain
+from tests.support.chain.devchain import Devchain
+from tests.support.chain.rewriting_proxy import rewriting_proxy
 from tracelake.chain.fetch import fetch_range_sync
 from tracelake.chain.nodes.health import Health, health_of
 from tracelake.chain.nodes.rpc_pool import Endpoint, RpcPool

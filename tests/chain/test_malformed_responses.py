@@ -12,10 +12,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as some
 
-from tests.chain.rewriting_proxy import rewriting_proxy
 from tests.chain.test_fetch import QUICK
 from tests.chain.test_tip import ask
-from tests.support.devchain import Devchain
+from tests.support.chain.devchain import Devchain
+from tests.support.chain.rewriting_proxy import rewriting_proxy
 from tracelake.chain import cross_check, tip
 from tracelake.chain.fetch import Fetched, fetch_range_sync
 from tracelake.chain.nodes.rpc_pool import Endpoint, RpcPool

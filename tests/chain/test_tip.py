@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.chain.test_fetch import QUICK
-from tests.support.devchain import Devchain, running
+from tests.support.chain.devchain import Devchain, running
 from tracelake.chain import tip
 from tracelake.chain.nodes.rpc import RpcClient, run
 from tracelake.chain.nodes.rpc_pool import RpcPool

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.chain_walk.chain_system import ChainSystem
-from tests.spark_session import shared_session
-from tests.support.devchain import Devchain, running
-from tests.walk.walking import walking
+from tests.support.chain.devchain import Devchain, running
+from tests.support.spark.session import shared_session
+from tests.support.systems.chain import ChainSystem
+from tests.support.systems.walk import walking
 from tracelake.lite.seaweedfs import SeaweedFS
 from tracelake.store.migrate import Database
 from tracelake.wiring import s3_objects

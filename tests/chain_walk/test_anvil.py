@@ -9,9 +9,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.chain_walk.anvil import Anvil, anvil, program
-from tests.chain_walk.chain_system import ChainSystem
-from tests.chain_walk.quickstart import runs_through_reorgs
+from tests.support.chain.anvil import Anvil, anvil, program
+from tests.support.chain.quickstart import runs_through_reorgs
+from tests.support.systems.chain import ChainSystem
 
 pytestmark = pytest.mark.anyio
 

@@ -10,11 +10,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tests.chain_walk.chain_system import ChainSystem, rows_of, truth
 from tests.chain_walk.test_follow import FOLLOW
 from tests.chain_walk.test_queries import ask, query_answerer
-from tests.dispatcher.support import deployed_and_active
-from tests.walk.walking import working
+from tests.support.dispatcher.control import deployed_and_active
+from tests.support.systems.chain import ChainSystem, rows_of, truth
+from tests.support.systems.walk import working
 from tracelake.dispatcher.dags.activate import activate_dag
 from tracelake.domain.object_names import Folder
 from tracelake.errors import Unavailable

@@ -12,8 +12,8 @@ import pyarrow as pa
 import pytest
 from psycopg import sql
 
-from tests.chain_walk.chain_system import ChainSystem
-from tests.spark.hot_support import chain
+from tests.support.spark.hot_tables import chain
+from tests.support.systems.chain import ChainSystem
 from tracelake.chain.schemas import SCHEMAS
 from tracelake.data.hot.tables import HotTable, ensure
 from tracelake.data.hot.writer import rewrite

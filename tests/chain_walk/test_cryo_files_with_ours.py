@@ -16,8 +16,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tests.chain_walk.chain_system import ChainSystem, rows_of, truth
-from tests.walk.walking import working
+from tests.support.systems.chain import ChainSystem, rows_of, truth
+from tests.support.systems.walk import working
 from tracelake.chain.columns import words
 from tracelake.chain.schemas import TRANSACTIONS
 from tracelake.operators.api.context import Resources

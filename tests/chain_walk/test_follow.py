@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tests.chain_walk.chain_system import ChainSystem, rows_of, truth
-from tests.chain_walk.counting_node import CountingNode, counting_node, until_polled
-from tests.walk.walking import working
+from tests.support.chain.counting_node import CountingNode, counting_node, until_polled
+from tests.support.systems.chain import ChainSystem, rows_of, truth
+from tests.support.systems.walk import working
 
 pytestmark = pytest.mark.anyio
 

@@ -10,10 +10,10 @@ from dataclasses import replace
 import psycopg
 import pytest
 
-from tests.chain_walk.chain_system import ChainSystem
-from tests.chain_walk.counting_node import CountingNode, counting_node, until_polled
-from tests.support.devchain import running
-from tests.walk.walking import working
+from tests.support.chain.counting_node import CountingNode, counting_node, until_polled
+from tests.support.chain.devchain import running
+from tests.support.systems.chain import ChainSystem
+from tests.support.systems.walk import working
 from tracelake.chain.nodes.rpc_pool import Endpoint, RpcPool
 
 pytestmark = pytest.mark.anyio

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.chain_walk.chain_system import ChainSystem, rows_of, truth
-from tests.walk.walking import working
+from tests.support.systems.chain import ChainSystem, rows_of, truth
+from tests.support.systems.walk import working
 from tracelake.operators.helpers.chain_tables import ALL
 
 pytestmark = pytest.mark.anyio

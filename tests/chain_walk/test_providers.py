@@ -10,10 +10,10 @@ import asyncio
 
 import pytest
 
-from tests.chain_walk.chain_system import ChainSystem, rows_of, truth
-from tests.chain_walk.storm import TABLES, Follows
 from tests.chain_walk.test_ingest import BACKFILL
-from tests.walk.walking import working
+from tests.support.chain.storm import TABLES, Follows
+from tests.support.systems.chain import ChainSystem, rows_of, truth
+from tests.support.systems.walk import working
 
 pytestmark = pytest.mark.anyio
 

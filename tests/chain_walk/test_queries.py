@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from tests.chain_walk.chain_system import ChainSystem, truth
 from tests.chain_walk.test_follow import FOLLOW
-from tests.query.query_system import SharedSpark
-from tests.walk.walking import working
+from tests.support.systems.chain import ChainSystem, truth
+from tests.support.systems.query import SharedSpark
+from tests.support.systems.walk import working
 from tracelake.errors import Unavailable
 from tracelake.query.answer import QueryAnswerer
 from tracelake.query.audit import Audit

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.chain_walk.chain_system import ChainSystem
-from tests.chain_walk.quickstart import runs_through_reorgs
-from tests.support.devchain import Devchain, running
+from tests.support.chain.devchain import Devchain, running
+from tests.support.chain.quickstart import runs_through_reorgs
+from tests.support.systems.chain import ChainSystem
 
 pytestmark = pytest.mark.anyio
 

@@ -18,7 +18,8 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
-from tests.chain_walk.storm import (
+from tests.support.chain.devchain import Devchain, running
+from tests.support.chain.storm import (
     FINALITY,
     START,
     Back,
@@ -32,9 +33,8 @@ from tests.chain_walk.storm import (
     Wait,
     a_storm,
 )
-from tests.faults.system import Nursery, eventually, nursing
-from tests.operators.victim import swept
-from tests.support.devchain import Devchain, running
+from tests.support.programs.blocked_worker import swept
+from tests.support.systems.processes import Nursery, eventually, nursing
 from tracelake.domain.crash_points import POINTS
 from tracelake.store.migrate import Database
 

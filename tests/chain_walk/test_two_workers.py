@@ -9,10 +9,10 @@ from contextlib import AsyncExitStack
 
 import pytest
 
-from tests.chain_walk.chain_system import ChainSystem, rows_of, truth
-from tests.chain_walk.storm import TABLES
 from tests.chain_walk.test_follow import FOLLOW, equal
-from tests.walk.walking import working
+from tests.support.chain.storm import TABLES
+from tests.support.systems.chain import ChainSystem, rows_of, truth
+from tests.support.systems.walk import working
 from tracelake.chain.abi.decode_logs import decode_logs
 from tracelake.chain.abi.events import ERC20_TRANSFER
 from tracelake_devchain.expected_rows import truth_table

@@ -18,11 +18,11 @@ import pytest
 import structlog
 from pydantic import SecretStr
 
-from tests.dispatcher.chain import claimed, completion, drained
-from tests.dispatcher.support import PULL, control_for
-from tests.gateway.system import DAG, SERVICE, people, workers
-from tests.loop_thread import LoopThread
+from tests.support.dispatcher.control import PULL, control_for
+from tests.support.dispatcher.job_chain import claimed, completion, drained
+from tests.support.loop_thread import LoopThread
 from tests.support.operators import registered
+from tests.support.systems.gateway import DAG, SERVICE, people, workers
 from tracelake.cli import main
 from tracelake.dispatcher.control import Control
 from tracelake.dispatcher.http.internal_routes import internal_api

@@ -11,8 +11,8 @@ from uuid import UUID
 import pytest
 
 from tests.cli.test_cli_verbs import Running, Trace, file, home, known_operators, running, trace
-from tests.dispatcher.chain import claimed, completion, drained
-from tests.dispatcher.support import PULL
+from tests.support.dispatcher.control import PULL
+from tests.support.dispatcher.job_chain import claimed, completion, drained
 from tests.support.operators import registered
 from tracelake.dispatcher.buffers.publish import publish_buffer
 from tracelake.dispatcher.buffers.settle import settle_buffers

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.elsewhere import Elsewhere, elsewhere
+from tests.support.spark.cluster import Elsewhere, elsewhere
 
 
 @pytest.fixture

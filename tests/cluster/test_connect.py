@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, cast
 import psutil
 import pytest
 
-from tests.chain_walk.chain_system import ChainSystem, rows_of, truth
 from tests.chain_walk.test_follow import FOLLOW, equal
-from tests.cluster.elsewhere import Elsewhere, family_of
-from tests.cluster.trace_worker import trace_worker
-from tests.operators.rig import Rig
-from tests.support.devchain import Devchain, running
-from tests.walk.walking import walking
+from tests.support.chain.devchain import Devchain, running
+from tests.support.spark.cluster import Elsewhere, family_of
+from tests.support.systems.chain import ChainSystem, rows_of, truth
+from tests.support.systems.operators import Rig
+from tests.support.systems.trace_worker import trace_worker
+from tests.support.systems.walk import walking
 from tracelake.chain.abi.decode_logs import decode_logs
 from tracelake.chain.abi.events import ERC20_TRANSFER
 from tracelake.dispatcher.tasks.cancel import cancel_task
@@ -59,7 +59,7 @@ jobs:
     inputs: [{from: {job: go}}, {from: {dataset: numbers}, trigger: false}]
   - name: by_python
     operator: python
-    config: {function: "tests.cluster.functions:held", args: {folder: LET_GO}, mode: full, files: 2}
+    config: {function: "tests.support.spark.cluster_functions:held", args: {folder: LET_GO}, mode: full, files: 2}
     inputs: [{from: {job: go}}, {from: {dataset: numbers}, trigger: false}]
   - name: by_quality
     operator: quality
@@ -85,7 +85,7 @@ jobs:
   - {name: go, operator: noop, runtime: dispatcher, source: {kind: manual}}
   - name: held
     operator: python
-    config: {function: "tests.cluster.functions:held", args: {folder: FOLDER}, mode: full}
+    config: {function: "tests.support.spark.cluster_functions:held", args: {folder: FOLDER}, mode: full}
     inputs: [{from: {job: go}}, {from: {dataset: numbers}, trigger: false}]
 publish: {held: {job: held}}
 """

@@ -19,12 +19,12 @@ import pytest
 from aiohttp import web
 from psycopg.conninfo import conninfo_to_dict
 
-from tests.chain_walk.chain_system import ChainSystem
-from tests.cluster.trace_worker import trace_worker
-from tests.operators.rig import Rig
-from tests.support.devchain import Devchain, running
+from tests.support.chain.devchain import Devchain, running
 from tests.support.postgres import RunningServer
-from tests.walk.walking import walking
+from tests.support.systems.chain import ChainSystem
+from tests.support.systems.operators import Rig
+from tests.support.systems.trace_worker import trace_worker
+from tests.support.systems.walk import walking
 from tracelake.operators.api.context import Resources
 from tracelake.store.migrate import Database
 
@@ -64,7 +64,7 @@ jobs:
     inputs: [{from: {job: go}}]
   - name: tells
     operator: python
-    config: {function: "tests.operators.functions:tells_secrets"}
+    config: {function: "tests.support.spark.functions:tells_secrets"}
     inputs: [{from: {job: go}}]
     secrets: [JOB_KEY]
   - name: compact

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, cast
 import psutil
 import pytest
 
-from tests.cluster.elsewhere import Elsewhere
 from tests.cluster.test_connect import HOLD, LOAD
-from tests.cluster.trace_worker import trace_worker
-from tests.operators.rig import Rig
-from tests.walk.walking import Walk, walking
+from tests.support.spark.cluster import Elsewhere
+from tests.support.systems.operators import Rig
+from tests.support.systems.trace_worker import trace_worker
+from tests.support.systems.walk import Walk, walking
 from tracelake.operators.api.context import Resources
 from tracelake.store.migrate import Database
 

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, cast
 import psutil
 import pytest
 
-from tests.cluster.elsewhere import Elsewhere, family_of, kill
-from tests.cluster.functions import PARTS
-from tests.cluster.trace_worker import trace_worker
-from tests.operators.rig import Rig
-from tests.walk.walking import walking
+from tests.support.spark.cluster import Elsewhere, family_of, kill
+from tests.support.spark.cluster_functions import PARTS
+from tests.support.systems.operators import Rig
+from tests.support.systems.trace_worker import trace_worker
+from tests.support.systems.walk import walking
 from tracelake.operators.api.context import Resources
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ jobs:
     inputs: [{from: {job: go}}]
   - name: tens
     operator: python
-    config: {function: "tests.cluster.functions:held", args: {folder: FOLDER}, mode: full, files: 2}
+    config: {function: "tests.support.spark.cluster_functions:held", args: {folder: FOLDER}, mode: full, files: 2}
     inputs: [{from: {job: numbers}}]
   - name: sums
     operator: sql

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, cast
 
 import pytest
 
-from tests.cluster.elsewhere import family_of, kill
 from tests.cluster.test_standalone import marks_in
-from tests.cluster.trace_worker import trace_worker
-from tests.operators.rig import Rig
-from tests.walk.walking import walking
+from tests.support.spark.cluster import family_of, kill
+from tests.support.systems.operators import Rig
+from tests.support.systems.trace_worker import trace_worker
+from tests.support.systems.walk import walking
 from tracelake.operators.api.context import Resources
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ jobs:
     inputs: [{from: {job: go}}]
   - name: tens
     operator: python
-    config: {function: "tests.cluster.functions:held", args: {folder: FOLDER}}
+    config: {function: "tests.support.spark.cluster_functions:held", args: {folder: FOLDER}}
     inputs: [{from: {job: numbers}}]
 publish: {numbers: {job: numbers}, tens: {job: tens}}
 """

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from tests.conftest import checkouts
-from tests.contracts.specification import BLOCK, ID, TEXTS, has_shape, variants
+from tests.support.cases.specification import BLOCK, ID, TEXTS, has_shape, variants
 from tests.support.session_policy import allows
 from tracelake.domain.grants import StorageGrant
 from tracelake.domain.object_names import Folder

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.delivery.rig import House, Receiver, housed
+from tests.support.systems.delivery import House, Receiver, housed
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from uuid import uuid4
 import httpx
 import pytest
 
-from tests.delivery.rig import READER, RIVAL, SECRET, TOLD, WRITER, House, Receiver, now, until
+from tests.support.systems.delivery import READER, RIVAL, SECRET, TOLD, WRITER, House, Receiver, now, until
 from tracelake.delivery.post import Sender
 from tracelake.delivery.prune_items import keep_pruning, prune_items
 from tracelake.delivery.send_alerts import AlertSender

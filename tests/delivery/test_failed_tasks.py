@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.delivery.rig import House, Receiver, until
-from tests.dispatcher.chain import Chain, a_task, claimed, completion, deploy_chain, drained
+from tests.support.dispatcher.job_chain import Chain, a_task, claimed, completion, deploy_chain, drained
+from tests.support.systems.delivery import House, Receiver, until
 from tracelake.dispatcher.control import Control
 from tracelake.dispatcher.maintenance.expire_leases import ExpireLeases
 from tracelake.dispatcher.tasks.complete import Completer

@@ -17,7 +17,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from tests.delivery.rig import TOLD, House, Receiver
+from tests.support.systems.delivery import TOLD, House, Receiver
 from tracelake.delivery.backoff import pause_before_next, retry_after
 from tracelake.delivery.check_address import CLOSED, Destination, find_destination
 from tracelake.delivery.post import Sender

@@ -1,6 +1,6 @@
 """Who routes and who delivers die at every commit and side effect: never two items, and each is sent at least once.
 
-Real processes, killed by SIGKILL (`tests/faults/nursery.py`), and a receiver that counts.
+Real processes, killed by SIGKILL (`tests/support/programs/fork_server.py`), and a receiver that counts.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from uuid import UUID, uuid4
 import psycopg
 import pytest
 
-from tests.delivery.rig import SECRET, Receiver
-from tests.faults.system import Caller, Nursery, System, a_system, calling, nursing
 from tests.faults.test_crash_points import dies_at
+from tests.support.systems.delivery import SECRET, Receiver
+from tests.support.systems.processes import Caller, Nursery, System, a_system, calling, nursing
 from tracelake.data.delivery_items import Item, store_items
 from tracelake.domain.crash_points import POINTS
 from tracelake.domain.ids import OrgId, delivery_id
@@ -172,7 +172,7 @@ async def test_a_worker_dies_while_it_routes_and_its_retry_makes_no_second_item(
 
 async def _route(asked: dict[str, Any]) -> int:
     child = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "tests.delivery.victim"),
+        *(sys.executable, "-m", "tests.support.programs.alert_worker"),
         cwd=ROOT,
         stdin=asyncio.subprocess.PIPE,
         env={**os.environ, "PYTHONPATH": str(ROOT)},

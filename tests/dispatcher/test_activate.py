@@ -10,7 +10,7 @@ from uuid import UUID, uuid4
 import asyncpg
 import pytest
 
-from tests.dispatcher.support import PULL, Org, an_org, control_for, deployed_and_active
+from tests.support.dispatcher.control import PULL, Org, an_org, control_for, deployed_and_active
 from tests.support.operators import registered
 from tracelake.capability.claims import Claims, decode
 from tracelake.capability.jws import parse_token

@@ -9,8 +9,8 @@ from uuid import UUID, uuid4
 import asyncpg
 import pytest
 
-from tests.dispatcher.chain import claimed
-from tests.dispatcher.support import PULL, Org, an_org, control_for, deployed_and_active, run_here
+from tests.support.dispatcher.control import PULL, Org, an_org, control_for, deployed_and_active, run_here
+from tests.support.dispatcher.job_chain import claimed
 from tests.support.operators import registered
 from tracelake.dispatcher.alerts.edit import create_alert, delete_alert, update_alert
 from tracelake.dispatcher.alerts.edit_channels import create_channel

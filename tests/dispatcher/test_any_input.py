@@ -23,9 +23,9 @@ from hypothesis.errors import Unsatisfiable
 from schemathesis import GenerationMode
 from schemathesis.specs.openapi.checks import response_schema_conformance, status_code_conformance
 
-from tests.dispatcher.support import control_for
 from tests.dispatcher.test_doors import WORKER, Listeners, opened
-from tests.loop_thread import LoopThread
+from tests.support.dispatcher.control import control_for
+from tests.support.loop_thread import LoopThread
 from tracelake.dispatcher.http.internal_routes import internal_api
 from tracelake.dispatcher.http.openapi import document
 from tracelake.dispatcher.http.task_routes import task_api

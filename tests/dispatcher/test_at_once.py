@@ -9,9 +9,9 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from tests.dispatcher.chain import Chain, a_task, claimed, completion, deploy_chain
-from tests.dispatcher.stepping import blocked_by, held
-from tests.dispatcher.support import control_for
+from tests.support.dispatcher.control import control_for
+from tests.support.dispatcher.job_chain import Chain, a_task, claimed, completion, deploy_chain
+from tests.support.dispatcher.open_transactions import blocked_by, held
 from tracelake.dispatcher.control import Control
 from tracelake.dispatcher.events.route import route
 from tracelake.dispatcher.tasks.claim import claim_tasks

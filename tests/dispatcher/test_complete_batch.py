@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.dispatcher.chain import a_task, claimed, completion, deploy_chain, tasks_of
-from tests.dispatcher.staging import staged
-from tests.dispatcher.support import control_for
+from tests.support.dispatcher.control import control_for
+from tests.support.dispatcher.job_chain import a_task, claimed, completion, deploy_chain, tasks_of
+from tests.support.dispatcher.staged_files import staged
 from tracelake.dispatcher.control import Control
 from tracelake.dispatcher.tasks.complete import Completer
 from tracelake.errors import Conflict, LeaseLost

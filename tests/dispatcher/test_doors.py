@@ -18,9 +18,9 @@ import httpx
 import msgspec
 import pytest
 
-from tests.dispatcher.chain import Chain, a_task, completion, deploy_chain
-from tests.dispatcher.staging import staged
-from tests.dispatcher.support import control_for
+from tests.support.dispatcher.control import control_for
+from tests.support.dispatcher.job_chain import Chain, a_task, completion, deploy_chain
+from tests.support.dispatcher.staged_files import staged
 from tracelake.capability.verifier import Verifier
 from tracelake.dispatcher.control import Control
 from tracelake.dispatcher.process import dispatching

@@ -20,9 +20,9 @@ import msgspec
 import pytest
 from aiohttp import web
 
-from tests.contracts.specification import has_shape, variants
-from tests.dispatcher.chain import Chain, a_task, claimed, completion, deploy_chain
-from tests.dispatcher.support import control_for
+from tests.support.cases.specification import has_shape, variants
+from tests.support.dispatcher.control import control_for
+from tests.support.dispatcher.job_chain import Chain, a_task, claimed, completion, deploy_chain
 from tracelake.adapters.invoker_http import PATH, PLACES, HttpInvoker
 from tracelake.capability.claims import decode
 from tracelake.capability.jws import parse_token

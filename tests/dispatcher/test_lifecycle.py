@@ -13,9 +13,9 @@ from uuid import uuid4
 import msgspec
 import pytest
 
-from tests.dispatcher.chain import a_task, claimed, completion, deploy_chain, drained, tasks_of
-from tests.dispatcher.staging import staged
-from tests.dispatcher.support import control_for
+from tests.support.dispatcher.control import control_for
+from tests.support.dispatcher.job_chain import a_task, claimed, completion, deploy_chain, drained, tasks_of
+from tests.support.dispatcher.staged_files import staged
 from tracelake.capability.claims import decode
 from tracelake.capability.jws import parse_token
 from tracelake.dispatcher.control import Control

@@ -10,8 +10,8 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from tests.dispatcher.chain import a_task, claimed, completion, deploy_chain
-from tests.dispatcher.support import an_org, control_for
+from tests.support.dispatcher.control import an_org, control_for
+from tests.support.dispatcher.job_chain import a_task, claimed, completion, deploy_chain
 from tracelake.dispatcher.control import Control
 from tracelake.dispatcher.maintenance.prune import PruneLogs
 from tracelake.dispatcher.tasks.complete import Completer

@@ -14,9 +14,9 @@ from uuid import uuid4
 import msgspec
 import pytest
 
-from tests.dispatcher.chain import Chain, a_task, claimed, completion, deploy_chain, drained, tasks_of
-from tests.dispatcher.staging import COLUMNS, Partition, folder_of, staged
-from tests.dispatcher.support import control_for
+from tests.support.dispatcher.control import control_for
+from tests.support.dispatcher.job_chain import Chain, a_task, claimed, completion, deploy_chain, drained, tasks_of
+from tests.support.dispatcher.staged_files import COLUMNS, Partition, folder_of, staged
 from tracelake.adapters.objects_disk import DiskObjects
 from tracelake.capability.claims import Claims
 from tracelake.dispatcher.control import Control

@@ -9,8 +9,8 @@ from pathlib import Path
 import asyncpg
 import pytest
 
-from tests.dispatcher.chain import Chain, deploy_chain
-from tests.dispatcher.support import control_for
+from tests.support.dispatcher.control import control_for
+from tests.support.dispatcher.job_chain import Chain, deploy_chain
 from tracelake.dispatcher.control import Control
 from tracelake.store.queries import queries
 

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from tests.dispatcher.chain import a_task, claimed, completion, deploy_chain
-from tests.dispatcher.support import control_for
 from tests.dispatcher.test_lifecycle import expire, retry_now, status
+from tests.support.dispatcher.control import control_for
+from tests.support.dispatcher.job_chain import a_task, claimed, completion, deploy_chain
 from tracelake.dispatcher.control import Control
 from tracelake.dispatcher.maintenance.expire_leases import ExpireLeases
 from tracelake.dispatcher.runtimes.call_functions import put_back

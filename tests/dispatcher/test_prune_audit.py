@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.dispatcher.support import an_org, control_for
+from tests.support.dispatcher.control import an_org, control_for
 from tracelake.dispatcher.process import loops
 from tracelake.settings import DispatcherSettings, Settings
 

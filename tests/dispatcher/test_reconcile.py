@@ -13,9 +13,9 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from tests.dispatcher.chain import Chain, a_task, claimed, completion, deploy_chain, drained, tasks_of
-from tests.dispatcher.staging import staged
-from tests.dispatcher.support import PULL, an_org, control_for, deployed_and_active
+from tests.support.dispatcher.control import PULL, an_org, control_for, deployed_and_active
+from tests.support.dispatcher.job_chain import Chain, a_task, claimed, completion, deploy_chain, drained, tasks_of
+from tests.support.dispatcher.staged_files import staged
 from tests.support.operators import registered
 from tracelake.dispatcher.control import Control
 from tracelake.dispatcher.events.trigger import trigger

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 import structlog
 
-from tests.dispatcher.chain import Chain, a_task, claimed, deploy_chain
-from tests.dispatcher.staging import folder_of, staged
-from tests.dispatcher.support import control_for
 from tests.dispatcher.test_outputs import begun, finish
+from tests.support.dispatcher.control import control_for
+from tests.support.dispatcher.job_chain import Chain, a_task, claimed, deploy_chain
+from tests.support.dispatcher.staged_files import folder_of, staged
 from tracelake.capability.claims import Claims
 from tracelake.dispatcher.control import Control
 from tracelake.dispatcher.datasets.list_task_files import list_files

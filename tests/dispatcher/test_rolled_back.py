@@ -12,8 +12,8 @@ import asyncpg
 import httpx
 import pytest
 
-from tests.gateway.system import DAG, System
-from tests.gateway.system import system as gateway_system
+from tests.support.systems.gateway import DAG, System
+from tests.support.systems.gateway import system as gateway_system
 from tracelake.store.queries import queries
 
 pytestmark = pytest.mark.anyio

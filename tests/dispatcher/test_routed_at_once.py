@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from tests.dispatcher.chain import Chain, a_task, claimed, completion, deploy_chain, drained, tasks_of
-from tests.dispatcher.support import control_for
+from tests.support.dispatcher.control import control_for
+from tests.support.dispatcher.job_chain import Chain, a_task, claimed, completion, deploy_chain, drained, tasks_of
 from tracelake.dispatcher.control import Control
 from tracelake.dispatcher.outbox.dispatch import EntryDispatcher
 from tracelake.dispatcher.outbox.drain import Drain

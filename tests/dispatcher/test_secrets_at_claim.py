@@ -9,8 +9,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from tests.dispatcher.chain import Chain, a_task, claimed, deploy_chain
-from tests.dispatcher.support import control_for
+from tests.support.dispatcher.control import control_for
+from tests.support.dispatcher.job_chain import Chain, a_task, claimed, deploy_chain
 from tracelake.dispatcher.control import Control
 from tracelake.dispatcher.tasks.fetch import fetch_task
 from tracelake.settings import RUNTIMES, RuntimeSettings

@@ -12,8 +12,8 @@ import asyncpg
 import msgspec
 import pytest
 
-from tests.dispatcher.staging import staged
-from tests.dispatcher.support import PULL, Org, an_org, control_for, deployed_and_active
+from tests.support.dispatcher.control import PULL, Org, an_org, control_for, deployed_and_active
+from tests.support.dispatcher.staged_files import staged
 from tests.support.operators import registered
 from tracelake.capability.claims import decode
 from tracelake.capability.jws import parse_token

@@ -8,8 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.dispatcher.stepping import blocked_by, held
-from tests.dispatcher.support import PULL, Org, an_org, control_for, deployed_and_active
 from tests.dispatcher.test_sources import (
     DAG,
     OTHER_WORK,
@@ -22,6 +20,8 @@ from tests.dispatcher.test_sources import (
     tell,
     told_to_stop,
 )
+from tests.support.dispatcher.control import PULL, Org, an_org, control_for, deployed_and_active
+from tests.support.dispatcher.open_transactions import blocked_by, held
 from tests.support.operators import registered
 from tracelake.dispatcher.control import Control
 from tracelake.dispatcher.dags.activate import activate_dag

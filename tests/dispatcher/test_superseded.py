@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.dispatcher.chain import Chain, a_task, claimed, completion, deploy_chain, drained, tasks_of
-from tests.dispatcher.support import control_for
+from tests.support.dispatcher.control import control_for
+from tests.support.dispatcher.job_chain import Chain, a_task, claimed, completion, deploy_chain, drained, tasks_of
 from tracelake.dispatcher.control import Control
 from tracelake.dispatcher.tasks.claim import claim_tasks
 from tracelake.dispatcher.tasks.complete import Completer

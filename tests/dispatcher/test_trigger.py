@@ -10,7 +10,7 @@ from uuid import uuid4
 
 import pytest
 
-from tests.dispatcher.support import PULL, Org, an_org, control_for, deployed_and_active
+from tests.support.dispatcher.control import PULL, Org, an_org, control_for, deployed_and_active
 from tests.support.operators import registered
 from tracelake.dispatcher.control import Control
 from tracelake.dispatcher.dags.activate import activate_dag

@@ -9,9 +9,9 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from tests.dispatcher.chain import Chain, a_task, claimed, completion, deploy_chain, drained, tasks_of
-from tests.dispatcher.staging import staged
-from tests.dispatcher.support import control_for
+from tests.support.dispatcher.control import control_for
+from tests.support.dispatcher.job_chain import Chain, a_task, claimed, completion, deploy_chain, drained, tasks_of
+from tests.support.dispatcher.staged_files import staged
 from tracelake.dispatcher.control import Control
 from tracelake.dispatcher.datasets.show import list_datasets, show_dataset
 from tracelake.dispatcher.outbox.list import list_outbox

@@ -9,8 +9,8 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from tests.dispatcher.chain import claimed, completion
-from tests.dispatcher.support import PULL, Org, an_org, control_for, deployed_and_active, run_here
+from tests.support.dispatcher.control import PULL, Org, an_org, control_for, deployed_and_active, run_here
+from tests.support.dispatcher.job_chain import claimed, completion
 from tests.support.operators import registered
 from tracelake.dispatcher.control import Control
 from tracelake.dispatcher.events.trigger import trigger

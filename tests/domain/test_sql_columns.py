@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from sqlglot import parse_one
 
-from tests.query.analysts import QUERIES
-from tests.query.analysts import TABLES as ANALYSTS
+from tests.support.cases.analyst_queries import QUERIES
+from tests.support.cases.analyst_queries import TABLES as ANALYSTS
 from tracelake.chain.schemas import SCHEMAS
 from tracelake.dispatcher.dags.catalog import operators
 from tracelake.dispatcher.runtimes.known import runtime_specs

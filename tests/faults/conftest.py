@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.system import Nursery, System, a_system, nursing
+from tests.support.systems.processes import Nursery, System, a_system, nursing
 
 
 @pytest.fixture

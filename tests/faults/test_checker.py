@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncpg
 import pytest
 
-from tests.faults.checker import PROMISES, assert_kept, broken
-from tests.faults.system import System, calling
-from tests.faults.traffic import Traffic, by_hand
+from tests.support.faults.history_checker import PROMISES, assert_kept, broken
+from tests.support.faults.traffic import Traffic, by_hand
+from tests.support.systems.processes import System, calling
 
 pytestmark = pytest.mark.anyio
 

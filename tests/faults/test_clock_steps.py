@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.checker import assert_kept
-from tests.faults.system import System, calling
-from tests.faults.traffic import Traffic, by_hand
+from tests.support.faults.history_checker import assert_kept
+from tests.support.faults.traffic import Traffic, by_hand
+from tests.support.systems.processes import System, calling
 
 pytestmark = pytest.mark.anyio
 

@@ -15,11 +15,11 @@ import asyncpg
 import httpx
 import pytest
 
-from tests.dispatcher.chain import Chain, a_task, claimed, completion, deploy_chain
-from tests.dispatcher.staging import staged
-from tests.dispatcher.support import control_for
-from tests.faults.system import WORKER_TOKEN, System, eventually
-from tests.one_connection import SecondConnection
+from tests.support.dispatcher.control import control_for
+from tests.support.dispatcher.job_chain import Chain, a_task, claimed, completion, deploy_chain
+from tests.support.dispatcher.staged_files import staged
+from tests.support.one_connection import SecondConnection
+from tests.support.systems.processes import WORKER_TOKEN, System, eventually
 from tracelake.capability.claims import Claims
 from tracelake.dispatcher.control import Control
 from tracelake.dispatcher.events import trigger as trigger_verb

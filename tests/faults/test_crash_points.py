@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 import tracelake
-from tests.faults.checker import assert_kept
-from tests.faults.faulty_queue import Faults
-from tests.faults.system import Child, System, calling
-from tests.faults.traffic import Traffic, by_hand, flowing
+from tests.support.faults.faulty_queue import Faults
+from tests.support.faults.history_checker import assert_kept
+from tests.support.faults.traffic import Traffic, by_hand, flowing
+from tests.support.systems.processes import Child, System, calling
 from tracelake.domain.crash_points import POINTS
 
 pytestmark = pytest.mark.anyio

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.checker import assert_kept
-from tests.faults.cutting_proxy import When, cutting
-from tests.faults.system import System, calling
-from tests.faults.traffic import Traffic, flowing
+from tests.support.faults.history_checker import assert_kept
+from tests.support.faults.postgres_proxy import When, cutting
+from tests.support.faults.traffic import Traffic, flowing
+from tests.support.systems.processes import System, calling
 from tracelake.store.queries import queries
 
 pytestmark = pytest.mark.anyio

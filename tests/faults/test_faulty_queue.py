@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from tests.faults.checker import assert_kept
-from tests.faults.faulty_queue import Faults
-from tests.faults.system import System, calling
-from tests.faults.traffic import Traffic, by_hand
+from tests.support.faults.faulty_queue import Faults
+from tests.support.faults.history_checker import assert_kept
+from tests.support.faults.traffic import Traffic, by_hand
+from tests.support.systems.processes import System, calling
 
 pytestmark = pytest.mark.anyio
 

@@ -25,9 +25,9 @@ from tests.dispatcher import test_functions as functions
 from tests.dispatcher import test_lifecycle as lifecycle
 from tests.dispatcher import test_logs as logs
 from tests.dispatcher import test_outputs as outputs
-from tests.dispatcher.chain import a_task, claimed, completion, deploy_chain
-from tests.dispatcher.staging import staged
-from tests.dispatcher.support import control_for
+from tests.support.dispatcher.control import control_for
+from tests.support.dispatcher.job_chain import a_task, claimed, completion, deploy_chain
+from tests.support.dispatcher.staged_files import staged
 from tracelake.dispatcher.control import Control
 from tracelake.dispatcher.datasets.list_task_files import list_files
 from tracelake.dispatcher.datasets.resolve_relations import task_relations

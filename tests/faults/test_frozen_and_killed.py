@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.checker import assert_kept
-from tests.faults.system import Child, System, calling, eventually
-from tests.faults.traffic import Traffic, flowing
+from tests.support.faults.history_checker import assert_kept
+from tests.support.faults.traffic import Traffic, flowing
 from tests.support.postgres import RunningServer
+from tests.support.systems.processes import Child, System, calling, eventually
 from tracelake.store.db import OUTAGES
 
 pytestmark = pytest.mark.anyio

@@ -14,12 +14,12 @@ import httpx
 import psycopg
 import pytest
 
-from tests.faults.small_disk import fill, small_disk
-from tests.faults.system import System as Processes
 from tests.faults.test_connections import asking, until_ready
-from tests.gateway.system import DAG, System
-from tests.gateway.system import system as gateway_system
+from tests.support.faults.small_disk import fill, small_disk
 from tests.support.postgres import RunningServer
+from tests.support.systems.gateway import DAG, System
+from tests.support.systems.gateway import system as gateway_system
+from tests.support.systems.processes import System as Processes
 from tracelake.adapters.objects_disk import DiskObjects
 from tracelake.domain.object_names import ObjectName
 from tracelake.errors import DiskFull

@@ -15,8 +15,8 @@ from uuid import UUID, uuid4
 import httpx
 import pytest
 
-from tests.faults.small_disk import fill, small_disk
 from tests.lite.test_up import LIGHT, System, wait_until
+from tests.support.faults.small_disk import fill, small_disk
 
 TRIGGER = "/v1/dags/shop/jobs/fetch/trigger"
 DAG = "name: shop\njobs: [{name: fetch, operator: noop, runtime: dispatcher, source: {kind: manual}}]\n"

@@ -14,9 +14,9 @@ from uuid import UUID, uuid4
 import asyncpg
 import pytest
 
-from tests.faults.system import drained
 from tests.support.postgres import RunningServer
-from tests.walk.walking import Walk, walking, working
+from tests.support.systems.processes import drained
+from tests.support.systems.walk import Walk, walking, working
 from tracelake.dispatcher.events.trigger import trigger
 from tracelake.errors import Unavailable
 from tracelake.operators.api.outcome import Outcome

@@ -6,12 +6,12 @@ import asyncio
 
 import pytest
 
-from tests.dispatcher.chain import deploy_chain
-from tests.dispatcher.staging import folder_of
-from tests.dispatcher.support import control_for
 from tests.dispatcher.test_retain import A_MONTH_PASSES, names, written
-from tests.faults.system import System
 from tests.faults.test_crash_points import RETAINING, dies_at
+from tests.support.dispatcher.control import control_for
+from tests.support.dispatcher.job_chain import deploy_chain
+from tests.support.dispatcher.staged_files import folder_of
+from tests.support.systems.processes import System
 
 pytestmark = pytest.mark.anyio
 

@@ -15,7 +15,8 @@ import httpx
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from tests.faults.system import ROOT, System
+from tests.support import ROOT
+from tests.support.systems.processes import System
 from tracelake.lite.home import public_pem
 from tracelake.lite.network_ports import free_ports
 from tracelake.lite.user_token import mint_user_token
@@ -116,7 +117,7 @@ async def test_health_is_answered_while_a_thousand_connections_trigger_at_once(s
 async def _program(what: str, asked: dict[str, Any]) -> AsyncIterator[asyncio.subprocess.Process]:
     pipe = asyncio.subprocess.PIPE
     program = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "tests.faults.callers", what, stdin=pipe, stdout=pipe, cwd=ROOT
+        sys.executable, "-m", "tests.support.programs.gateway_callers", what, stdin=pipe, stdout=pipe, cwd=ROOT
     )
     assert program.stdin is not None
     program.stdin.write(json.dumps(asked).encode() + b"\n")

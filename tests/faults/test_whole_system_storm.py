@@ -17,11 +17,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tests.faults.storm_clients import Calls, ClientRequest
-from tests.faults.storm_faults import Storm
-from tests.faults.storm_table import Line, Seen, attempts_by_end, checked, drained, table, wrong
-from tests.faults.whole_system import STORY, WholeSystem, whole_system
+from tests.support.faults.storm_checks import Line, Seen, attempts_by_end, checked, drained, table, wrong
+from tests.support.faults.storm_faults import Storm
 from tests.support.postgres import RunningServer
+from tests.support.programs.storm_clients import Calls, ClientRequest
+from tests.support.systems.trace_up import STORY, WholeSystem, whole_system
 from tracelake.domain.object_names import Folder
 
 pytestmark = pytest.mark.timeout(1800)  # a long storm is asked for by a flag
@@ -157,7 +157,7 @@ def _clients(system: WholeSystem, seconds: float) -> Iterator[subprocess.Popen[s
     ready = system.running.ready
     to = ready["endpoints"]["gateway"], ready["ca_file"], ready["user_token"]
     asked = ClientRequest(*to, TRIGGERS, QUERIES, seconds + PATIENCE_SECONDS)
-    argv = [sys.executable, "-m", "tests.faults.storm_clients"]
+    argv = [sys.executable, "-m", "tests.support.programs.storm_clients"]
     with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as clients:
         assert clients.stdin is not None
         clients.stdin.write(json.dumps(asdict(asked)))

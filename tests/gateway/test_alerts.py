@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.gateway.system import System, system
+from tests.support.systems.gateway import System, system
 
 pytestmark = pytest.mark.anyio
 

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from hypothesis.errors import Unsatisfiable
 from schemathesis import GenerationMode
 
-from tests.gateway.system import DAG, System, system
-from tests.loop_thread import LoopThread
+from tests.support.loop_thread import LoopThread
+from tests.support.systems.gateway import DAG, System, system
 from tracelake.gateway.process import public_api
 from tracelake.lite.certificates import ensure_certificates
 from tracelake.runtime.listeners import Listener, open_listeners

@@ -8,7 +8,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.gateway.system import DAG, System, system
+from tests.support.systems.gateway import DAG, System, system
 from tracelake.wire.user_calls import CALLS, LARGE_DAG_SECONDS
 
 pytestmark = pytest.mark.anyio

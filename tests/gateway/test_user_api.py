@@ -22,8 +22,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from tests.dispatcher.chain import claimed, drained
-from tests.gateway.system import DAG, SERVICE, System, over, system
+from tests.support.dispatcher.job_chain import claimed, drained
+from tests.support.systems.gateway import DAG, SERVICE, System, over, system
 from tracelake.capability.jws import encode_part, public_jwk, sign_token
 from tracelake.dispatcher.http.internal_routes import internal_api
 from tracelake.gateway.issuer_keys import user_keys

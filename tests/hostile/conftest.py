@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.spark_session import shared_session
+from tests.support.spark.session import shared_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

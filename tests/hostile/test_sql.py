@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.hostile.sql_cases import ATTACKS, ONLY_THE_GATE
+from tests.support.cases.hostile_sql import ATTACKS, ONLY_THE_GATE
 from tracelake.domain.sql.gate import check_sql
 from tracelake.errors import InvalidSql
 from tracelake.spark.plan_check import checked_frame, select

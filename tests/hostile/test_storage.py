@@ -22,12 +22,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.dispatcher.staging import folder_of, staged
-from tests.dispatcher.support import control_for
 from tests.dispatcher.test_doors import Listeners, opened
-from tests.hostile.storage_cases import ESCAPES, GLOBS, MARKED, PREFIXES
+from tests.support.cases.hostile_storage import ESCAPES, GLOBS, MARKED, PREFIXES
+from tests.support.dispatcher.control import control_for
+from tests.support.dispatcher.staged_files import folder_of, staged
 from tests.support.session_policy import allows
-from tests.tokens.forge import CLAIMS
+from tests.support.tokens import CLAIMS
 from tracelake.adapters.objects_disk import DiskObjects
 from tracelake.capability import S3Prefixes, TokenRefused, decode, encode
 from tracelake.dispatcher.tasks.commit_outputs import _published_folder

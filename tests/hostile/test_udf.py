@@ -18,12 +18,12 @@ from uuid import uuid4
 
 import pytest
 
-from tests.hostile.storage_cases import ESCAPES
 from tests.runner.conftest import HANDS
-from tests.runner.runner_system import RunnerSystem, running_system
+from tests.support.cases.hostile_storage import ESCAPES
 from tests.support.operators import registered
 from tests.support.postgres import RunningServer
-from tests.udf.zips import zipped
+from tests.support.systems.runner import RunnerSystem, running_system
+from tests.support.udf.zips import zipped
 from tracelake.domain.object_names import ObjectName
 from tracelake.store.migrate import Database
 from tracelake.udf.bubblewrap import Isolation, bwraps

@@ -11,7 +11,7 @@ from uuid import UUID
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.tokens.forge import CLAIMS, Clock, Key
+from tests.support.tokens import CLAIMS, Clock, Key
 from tracelake.capability import (
     LONGEST_LIFE_SECONDS,
     Claims,

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.tokens.forge import CLAIMS
+from tests.support.tokens import CLAIMS
 from tracelake.domain.grants import GrantedDataset, S3Prefixes, grants_of
 from tracelake.domain.ids import CommitNumber, DatasetId, DatasetName, DatasetVersion
 from tracelake.domain.object_names import Folder, ObjectName

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.tiling import tiles
+from tests.support.tiling import tiles
 from tracelake.domain.ranges import (
     MAX_END,
     InvalidRange,

@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
-from tests.spark.hot_support import chain, hot_table, rows_of
+from tests.support.spark.hot_tables import chain, hot_table, rows_of
 from tracelake.data.hot.sweep import mark_compacted, sweep
 from tracelake.data.hot.tables import ensure
 from tracelake.data.hot.view import HeldSnapshot, HotView, view_of

@@ -16,8 +16,8 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
-from tests.dispatcher.chain import Chain, a_task, completion, deploy_chain, drained, tasks_of
-from tests.dispatcher.support import control_for
+from tests.support.dispatcher.control import control_for
+from tests.support.dispatcher.job_chain import Chain, a_task, completion, deploy_chain, drained, tasks_of
 from tests.support.task_machine import ENDED, Phase, Verb, after, after_failure, phase_of, state_of
 from tests.support.task_machine import TRANSITIONS as FINE_TRANSITIONS
 from tracelake.capability.claims import Claims

@@ -16,8 +16,8 @@ from uuid import uuid4
 import pytest
 import structlog
 
-from tests.dispatcher.chain import claimed
-from tests.walk.walking import Walk, walking, working
+from tests.support.dispatcher.job_chain import claimed
+from tests.support.systems.walk import Walk, walking, working
 from tracelake.dispatcher.events.trigger import trigger
 from tracelake.dispatcher.maintenance.expire_leases import ExpireLeases
 from tracelake.errors import LeaseLost

@@ -14,7 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from pydantic import SecretStr
 from starlette.applications import Starlette
 
-from tests.walk.walking import Walk, walking, working
+from tests.support.systems.walk import Walk, walking, working
 from tracelake.dispatcher.events.trigger import trigger
 from tracelake.dispatcher.read_gauges import Gauges
 from tracelake.errors import SetupError, Unauthenticated

@@ -11,9 +11,9 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from tests.dispatcher.chain import claimed, completion
-from tests.dispatcher.support import control_for
-from tests.walk.walking import Walk, walking
+from tests.support.dispatcher.control import control_for
+from tests.support.dispatcher.job_chain import claimed, completion
+from tests.support.systems.walk import Walk, walking
 from tracelake.dispatcher.control import Control
 from tracelake.dispatcher.events.trigger import trigger
 from tracelake.dispatcher.maintenance.listen import ListenForReplicas

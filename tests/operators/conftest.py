@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.operators.rig import Numbers, Rig, operator, rigged
-from tests.spark_session import shared_session
+from tests.support.spark.session import shared_session
+from tests.support.systems.operators import Numbers, Rig, operator, rigged
 from tracelake.lite.seaweedfs import SeaweedFS
 from tracelake.wiring import s3_objects
 

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from tests.support.devchain import running
+from tests.support.chain.devchain import running
 from tracelake.domain.ranges import Range, split
 from tracelake.errors import WorkFailed
 from tracelake.operators.cryo_ingest import Edges, check_links, fetch

@@ -16,8 +16,8 @@ from uuid import UUID
 import pyarrow as pa
 import pytest
 
-from tests.operators.rig import Numbers, Rig, numbers_dag, operator
-from tests.walk.walking import working
+from tests.support.systems.operators import Numbers, Rig, numbers_dag, operator
+from tests.support.systems.walk import working
 from tracelake.dispatcher.tasks.cancel import cancel_task
 from tracelake.domain.object_names import Folder
 from tracelake.domain.ranges import Range

@@ -9,8 +9,8 @@ from uuid import uuid4
 import pyarrow as pa
 import pytest
 
-from tests.operators.rig import Rig, operator
-from tests.walk.walking import working
+from tests.support.systems.operators import Rig, operator
+from tests.support.systems.walk import working
 from tracelake.chain.abi.events import ERC20_TRANSFER
 from tracelake.chain.schemas import LOGS
 from tracelake.dispatcher.events.invalidate import invalidate

@@ -8,9 +8,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tests.chain.abi_encoder import encode
-from tests.operators.rig import Rig, operator
-from tests.walk.walking import working
+from tests.support.chain.abi_encoder import encode
+from tests.support.systems.operators import Rig, operator
+from tests.support.systems.walk import working
 from tracelake.chain.abi.events import ERC20_APPROVAL, ERC20_TRANSFER, ERC721_TRANSFER, read_abi
 from tracelake.chain.schemas import BLOCKS, LOGS
 from tracelake.errors import InvalidDag

@@ -17,16 +17,16 @@ from uuid import UUID, uuid4
 import psycopg
 import pytest
 
-from tests.chain_walk.chain_system import ChainSystem, rows_of, truth
-from tests.dispatcher.support import PULL
-from tests.operators.rig import Rig, operator
 from tests.operators.test_evm_decode import write_logs
-from tests.operators.victim import a_victim, event_status, files_of, held_in, swept
-from tests.sink.rig import Rig as SinkRig
 from tests.sink.test_alerts import STANDARD, alerts_of, event, publish
-from tests.support.devchain import Devchain, running
+from tests.support.chain.devchain import Devchain, running
+from tests.support.dispatcher.control import PULL
 from tests.support.operators import registered
-from tests.walk.walking import working
+from tests.support.programs.blocked_worker import a_victim, event_status, files_of, held_in, swept
+from tests.support.systems.chain import ChainSystem, rows_of, truth
+from tests.support.systems.operators import Rig, operator
+from tests.support.systems.sink import Rig as SinkRig
+from tests.support.systems.walk import working
 from tracelake.dispatcher.events.invalidate import invalidate
 from tracelake.dispatcher.maintenance.delete_applied_batches import DeleteAppliedBatches
 from tracelake.dispatcher.sources.pause import pause_source
@@ -90,7 +90,7 @@ jobs:
     inputs: BOTH
   - name: by_python
     operator: python
-    config: {function: "tests.operators.functions:doubled", args: {times: 2}, files: 2}
+    config: {function: "tests.support.spark.functions:doubled", args: {times: 2}, files: 2}
     inputs: BOTH
   - name: by_quality
     operator: quality
@@ -128,7 +128,7 @@ jobs:
     outputs: [{dataset: marks}]
   - name: into_table_by_python
     operator: python
-    config: {function: "tests.operators.functions:marks"}
+    config: {function: "tests.support.spark.functions:marks"}
     inputs: BOTH
     outputs: [{dataset: marks}]
 publish:

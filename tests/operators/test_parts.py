@@ -6,8 +6,8 @@ from uuid import uuid4
 
 import pytest
 
-from tests.operators.rig import Numbers, Rig
-from tests.walk.walking import working
+from tests.support.systems.operators import Numbers, Rig
+from tests.support.systems.walk import working
 from tracelake.dispatcher.events.invalidate import invalidate
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("numbers")]
@@ -92,7 +92,7 @@ async def test_a_range_that_cuts_a_partition_is_refused_once_and_then_rewrites_t
         assert [(row["block_number"], row["value"]) for row in await rig.rows(name)] == [(n, -n) for n in range(110)]
 
 
-FUNCTIONS = "tests.operators.functions"
+FUNCTIONS = "tests.support.spark.functions"
 READERS = {
     "sql": sql(BOTH),
     "python": f'operator: python, config: {{function: "{FUNCTIONS}:both"}}',

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from tests.operators.rig import Rig, numbers_dag
+from tests.support.systems.operators import Rig, numbers_dag
 from tracelake.errors import InvalidDag
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("numbers")]
 
-MODULE = "tests.operators.functions"
+MODULE = "tests.support.spark.functions"
 
 
 def dag(function: str, outputs: str = "[{name: made}]", publish: str = "made: {job: work}") -> str:

@@ -6,7 +6,7 @@ from decimal import Decimal
 
 import pytest
 
-from tests.operators.rig import Numbers, Rig, numbers_dag
+from tests.support.systems.operators import Numbers, Rig, numbers_dag
 from tracelake.errors import InvalidDag
 from tracelake.operators.quality import SPEC
 

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tests.operators.rig import Rig
+from tests.support.systems.operators import Rig
 from tracelake.adapters.objects_disk import DiskObjects
 from tracelake.domain.object_names import Folder
 from tracelake.errors import InvalidDag

@@ -11,9 +11,9 @@ from typing import Any, Final
 import pytest
 import structlog
 
-from tests.operators.functions import proof
-from tests.operators.rig import Rig, numbers_dag, operator
-from tests.walk.walking import working
+from tests.support.spark.functions import proof
+from tests.support.systems.operators import Rig, numbers_dag, operator
+from tests.support.systems.walk import working
 from tracelake.errors import InvalidDag
 from tracelake.operators.api.context import TaskContext
 from tracelake.runtime.logs import configure_logging
@@ -24,7 +24,7 @@ from tracelake.worker.wrapper import Wrapper
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("numbers")]
 
-MODULE: Final = "tests.operators.functions"
+MODULE: Final = "tests.support.spark.functions"
 API, OTHER = "api-key/5f3a9c+==", "other 'key' \"77be01\""
 ENV: Final = {"TRACE_SECRETS__API_KEY": API, "TRACE_SECRETS__OTHER": OTHER}
 

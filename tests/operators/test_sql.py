@@ -7,8 +7,8 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from tests.operators.rig import Numbers, Rig, numbers_dag
-from tests.walk.walking import working
+from tests.support.systems.operators import Numbers, Rig, numbers_dag
+from tests.support.systems.walk import working
 from tracelake.dispatcher.datasets.show import show_dataset
 from tracelake.dispatcher.events.invalidate import invalidate
 from tracelake.errors import InvalidDag

@@ -6,9 +6,9 @@ from uuid import uuid4
 
 import pytest
 
-from tests.query.query_system import QuerySystem, started_system, with_rows
-from tests.spark_session import QUICK, a_session
 from tests.support.postgres import RunningServer
+from tests.support.spark.session import QUICK, a_session
+from tests.support.systems.query import QuerySystem, started_system, with_rows
 from tracelake.query.spark import BATCH_BYTES
 from tracelake.store.migrate import Database
 

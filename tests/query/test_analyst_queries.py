@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.query.analysts import QUERIES, TABLES, quick_session, tables
+from tests.support.cases.analyst_queries import QUERIES, TABLES, quick_session, tables
 from tracelake.domain.sql.gate import check_sql
 from tracelake.spark.plan_check import select
 

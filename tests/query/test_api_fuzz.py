@@ -11,8 +11,8 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from schemathesis import GenerationMode
 
-from tests.query.query_system import QuerySystem
-from tests.walk.walking import TOKEN
+from tests.support.systems.query import QuerySystem
+from tests.support.systems.walk import TOKEN
 from tracelake.query.openapi import document
 
 pytestmark = pytest.mark.anyio

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.hostile.bomb_cases import BOMBS, FINE
-from tests.query.analysts import quick_session
-from tests.query.query_system import ROWS, QuerySystem
-from tests.query.random_bombs import made_up
+from tests.support.cases.analyst_queries import quick_session
+from tests.support.cases.random_sql_bombs import made_up
+from tests.support.cases.sql_bombs import BOMBS, FINE
+from tests.support.systems.query import ROWS, QuerySystem
 from tracelake.domain.sql.gate import check_sql
 from tracelake.spark.plan_check import select
 

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tests.query.query_system import ROWS, QuerySystem
+from tests.support.systems.query import ROWS, QuerySystem
 from tracelake.cli.commands.data.udf_test import _dataset
 from tracelake.errors import InvalidSql
 

@@ -9,8 +9,8 @@ import httpx
 import pyarrow.parquet as pq
 import pytest
 
-from tests.query.query_system import QuerySystem
-from tests.walk.walking import TOKEN
+from tests.support.systems.query import QuerySystem
+from tests.support.systems.walk import TOKEN
 from tracelake.domain.object_names import Folder, ObjectName
 from tracelake.errors import TraceError
 from tracelake.lite.seaweedfs import SeaweedFS

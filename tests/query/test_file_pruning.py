@@ -15,7 +15,7 @@ import pytest
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
-from tests.query.query_system import QuerySystem
+from tests.support.systems.query import QuerySystem
 from tracelake.adapters.objects_disk import DiskObjects
 from tracelake.data.files.parquet_reader import read_files
 from tracelake.domain.filter.parse import parse_where

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from sqlglot import exp
 
-from tests.hostile.sql_cases import ATTACKS
-from tests.query.query_system import ROWS, QuerySystem
+from tests.support.cases.hostile_sql import ATTACKS
+from tests.support.systems.query import ROWS, QuerySystem
 from tracelake.query import answer as answer_module
 
 pytestmark = pytest.mark.anyio

@@ -11,8 +11,8 @@ import pytest
 from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
-from tests.query.query_system import SharedSpark
-from tests.spark.hot_support import chain, hot_table, rows_of
+from tests.support.spark.hot_tables import chain, hot_table, rows_of
+from tests.support.systems.query import SharedSpark
 from tracelake.adapters.objects_disk import DiskObjects
 from tracelake.data.buffered.tables import BufferedTable
 from tracelake.data.buffered.tables import ensure as make_buffered

@@ -16,9 +16,9 @@ import httpx
 import psycopg
 import pytest
 
-from tests.query.query_system import ROWS, QuerySystem
-from tests.spark.hot_support import chain, hot_table, rows_of
-from tests.walk.walking import TOKEN
+from tests.support.spark.hot_tables import chain, hot_table, rows_of
+from tests.support.systems.query import ROWS, QuerySystem
+from tests.support.systems.walk import TOKEN
 from tracelake.data.hot.tables import ensure
 from tracelake.data.hot.writer import rewrite
 from tracelake.domain.object_names import Folder

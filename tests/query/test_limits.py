@@ -10,8 +10,8 @@ import httpx
 import pytest
 
 from tests.query.conftest import MEGABYTES
-from tests.query.query_system import ROWS, QuerySystem
-from tests.walk.walking import TOKEN
+from tests.support.systems.query import ROWS, QuerySystem
+from tests.support.systems.walk import TOKEN
 from tracelake.errors import Busy
 from tracelake.query.slots import Slots
 from tracelake.runtime.http_client import AsyncClient

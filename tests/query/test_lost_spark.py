@@ -13,9 +13,9 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.query.query_system import ROWS, QuerySystem
 from tests.query.test_killed import COUNT, a_service, answered, members
-from tests.walk.walking import TOKEN
+from tests.support.systems.query import ROWS, QuerySystem
+from tests.support.systems.walk import TOKEN
 from tracelake.settings import QuerySettings
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(600)]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.query.query_system import ROWS, QuerySystem
-from tests.walk.walking import TOKEN
+from tests.support.systems.query import ROWS, QuerySystem
+from tests.support.systems.walk import TOKEN
 
 pytestmark = pytest.mark.anyio
 

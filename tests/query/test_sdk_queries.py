@@ -12,11 +12,12 @@ from typing import Any
 
 import pytest
 
-from tests.query.query_system import QuerySystem
 from tests.query.test_limits import FOREVER
-from tests.runner.runner_system import invocation, settings_for
-from tests.runner.udf_system import bundle
-from tests.udf.functions import NODE, PYTHON, ROOT, event_of
+from tests.support import ROOT
+from tests.support.systems.query import QuerySystem
+from tests.support.systems.runner import invocation, settings_for
+from tests.support.systems.udf import bundle
+from tests.support.udf.lambda_functions import NODE, PYTHON, event_of
 from tracelake.settings import Settings
 from tracelake.udf.bubblewrap import choose_isolation
 from tracelake.udf.object_stores import Stores

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sqlglot import exp
 
-from tests.hostile.sql_cases import ATTACKS, ONLY_THE_GATE
+from tests.support.cases.hostile_sql import ATTACKS, ONLY_THE_GATE
 from tracelake.domain.sql.functions import FUNCTIONS
 from tracelake.domain.sql.gate import check_sql, table_names
 from tracelake.errors import InvalidSql

@@ -7,8 +7,8 @@ from uuid import uuid4
 import httpx
 import pytest
 
-from tests.query.query_system import QuerySystem
-from tests.walk.walking import TOKEN
+from tests.support.systems.query import QuerySystem
+from tests.support.systems.walk import TOKEN
 from tracelake.dispatcher.tasks.cancel import cancel_task
 from tracelake.domain.object_names import Folder
 from tracelake.wire.output_messages import CompleteRequest

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tests.query.query_system import ROWS, QuerySystem, arrow_of
+from tests.support.systems.query import ROWS, QuerySystem, arrow_of
 from tracelake.domain.object_names import Folder
 from tracelake.wire.query_messages import ARROW
 

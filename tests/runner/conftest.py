@@ -7,9 +7,9 @@ from uuid import uuid4
 
 import pytest
 
-from tests.runner.runner_system import RunnerSystem, running_system
 from tests.support.operators import registered
 from tests.support.postgres import RunningServer
+from tests.support.systems.runner import RunnerSystem, running_system
 from tracelake.domain.dag.catalog import OperatorSpec, checked_by
 from tracelake.domain.dag.model import Storage
 from tracelake.operators.api.outcome import OperatorConfig as NoConfig

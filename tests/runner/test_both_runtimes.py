@@ -7,9 +7,9 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from tests.runner.runner_system import SECONDS
-from tests.runner.udf_system import RUNTIMES, UdfSystem, serving, udf_system
-from tests.spark_session import shared_session
+from tests.support.spark.session import shared_session
+from tests.support.systems.runner import SECONDS
+from tests.support.systems.udf import RUNTIMES, UdfSystem, serving, udf_system
 from tracelake.dispatcher.tasks.cancel import cancel_task
 from tracelake.udf.invoke import Functions
 from tracelake.udf.sandbox import runs

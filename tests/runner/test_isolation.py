@@ -14,8 +14,8 @@ import psutil
 import pytest
 
 from tests.runner.conftest import HANDS
-from tests.runner.runner_system import SECONDS, RunnerSystem, invocation, running_system
 from tests.support.operators import registered
+from tests.support.systems.runner import SECONDS, RunnerSystem, invocation, running_system
 from tracelake.errors import SetupError
 from tracelake.udf.bubblewrap import Isolation, bwraps, choose_isolation
 from tracelake.udf.process import Refusing

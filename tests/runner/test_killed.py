@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.runner.runner_system import SECONDS
-from tests.runner.udf_system import DAG, RUNTIMES, UdfSystem, udf_system
 from tests.sink.test_alerts import STANDARD
-from tests.spark_session import shared_session
+from tests.support.spark.session import shared_session
+from tests.support.systems.runner import SECONDS
+from tests.support.systems.udf import DAG, RUNTIMES, UdfSystem, udf_system
 from tracelake.dispatcher.alerts.edit import create_alert
 from tracelake.domain.crash_points import POINTS
 from tracelake.lite.end_orphans import end_sessions

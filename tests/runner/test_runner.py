@@ -10,8 +10,8 @@ import httpx
 import msgspec
 import pytest
 
-from tests.dispatcher.support import an_org, deployed_and_active
-from tests.runner.runner_system import DAG, INVOKE_TOKEN, SECONDS, RunnerSystem, invocation
+from tests.support.dispatcher.control import an_org, deployed_and_active
+from tests.support.systems.runner import DAG, INVOKE_TOKEN, SECONDS, RunnerSystem, invocation
 from tracelake.udf.process import PATH, PLACES
 from tracelake.udf.sandbox import runs
 

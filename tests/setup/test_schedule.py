@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.schedule import SHARED_SPARK, SLOWEST, UNITS
+from tests.support.schedule import SHARED_SPARK, SLOWEST, UNITS
 
 ROOT = Path(__file__).parents[2]
 ALONE = ("tests/runner/",)
@@ -18,7 +18,7 @@ def test_every_file_and_folder_that_is_named_is_there() -> None:
 
 def test_tests_that_share_the_spark_session_are_in_a_unit_of_several_files() -> None:
     users = [path for path in (ROOT / "tests").rglob("*.py") if "shared_session()" in path.read_text()]
-    users = [path for path in users if path.name != "spark_session.py" and path != Path(__file__)]
+    users = [path for path in users if path != ROOT / "tests/support/spark/session.py" and path != Path(__file__)]
     together = (*SHARED_SPARK, *UNITS["chain walk"], *ALONE)
     assert len(users) > len(SHARED_SPARK) // 2
     assert [str(path.relative_to(ROOT)) for path in users if not str(path.relative_to(ROOT)).startswith(together)] == []

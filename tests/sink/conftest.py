@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.dispatcher.support import PULL
-from tests.sink.rig import Rig, rigged
-from tests.spark_session import shared_session
+from tests.support.dispatcher.control import PULL
 from tests.support.operators import registered
+from tests.support.spark.session import shared_session
+from tests.support.systems.sink import Rig, rigged
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

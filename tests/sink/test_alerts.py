@@ -13,11 +13,11 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from tests.delivery.rig import TOLD, Receiver, until
-from tests.dispatcher.support import Org, an_org
-from tests.sink.rig import Rig
+from tests.support.dispatcher.control import Org, an_org
 from tests.support.operators import registered
-from tests.walk.walking import working
+from tests.support.systems.delivery import TOLD, Receiver, until
+from tests.support.systems.sink import Rig
+from tests.support.systems.walk import working
 from tracelake.delivery.post import Sender
 from tracelake.delivery.send_alerts import AlertSender
 from tracelake.delivery.targets import Targets

@@ -6,13 +6,13 @@ import io
 import subprocess
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from tests.support import ROOT
 from tracelake.data.buffered.batch_fault import Fault
 from tracelake.data.buffered.check_batch import Limits, check_batch
 from tracelake.domain.buffered import Column, Declaration
@@ -162,11 +162,11 @@ def _varint(value: int, size: int = 0) -> bytes:
     return bytes([*made, left])
 
 
-CHILD = Path(__file__).with_name("bomb_child.py")
+CHILD = (sys.executable, "-m", "tests.support.programs.sink_bombs")
 
 
 def test_true_bombs_are_refused_by_a_process_that_could_not_hold_them() -> None:
-    run = subprocess.run([sys.executable, str(CHILD)], capture_output=True, text=True, timeout=300, check=False)
+    run = subprocess.run(CHILD, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
     assert run.returncode == 0, run.stderr[-2_000:]
     assert run.stdout.splitlines() == [
         f"{name}: the batch unpacks to more than {256 * MIB} bytes" for name in ("pages", "values", "buffers")

@@ -1,7 +1,7 @@
 """The sink and its Dispatcher die at every commit and side effect: every row is there once, every event told once.
 
-Real processes, killed by SIGKILL; but for one test Spark is not there (`tests/faults/nursery.py`): what it would run is
-run in the sink's own process, so that a chain of them takes seconds.
+Real processes, killed by SIGKILL; but for one test Spark is not there (`tests/support/programs/fork_server.py`): what
+it would run is run in the sink's own process, so that a chain of them takes seconds.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from uuid import UUID, uuid4
 import psycopg
 import pytest
 
-from tests.faults.system import Caller, Nursery, System, a_system, calling, nursing
 from tests.faults.test_crash_points import dies_at
-from tests.sink.faulty_store import DEADLY
-from tests.sink.rig import ALERTS, alert, lines
+from tests.support.faults.faulty_objects import DEADLY
+from tests.support.systems.processes import Caller, Nursery, System, a_system, calling, nursing
+from tests.support.systems.sink import ALERTS, alert, lines
 from tracelake.adapters.objects_disk import DiskObjects
 from tracelake.domain.crash_points import POINTS
 from tracelake.domain.storage_locations import buffer_folder

@@ -7,9 +7,9 @@ from uuid import uuid4
 
 import pytest
 
-from tests.operators.rig import Numbers, operator
-from tests.sink.rig import Rig, trigger_range
-from tests.walk.walking import working
+from tests.support.systems.operators import Numbers, operator
+from tests.support.systems.sink import Rig, trigger_range
+from tests.support.systems.walk import working
 from tracelake.dispatcher.events.invalidate import invalidate
 from tracelake.domain.dag.catalog import Count
 from tracelake.operators.api.context import Resources, TaskContext
@@ -99,7 +99,7 @@ jobs:
     operator: python
     inputs: [{from: {job: fetch}, name: n}]
     outputs: [{dataset: alert_events}]
-    config: {function: "tests.operators.functions:alerts", args: {prefix: p}}
+    config: {function: "tests.support.spark.functions:alerts", args: {prefix: p}}
 """ + WRITERS[WRITERS.index("publish:") :]
 
 

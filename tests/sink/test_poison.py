@@ -11,10 +11,10 @@ from uuid import UUID
 import pyarrow as pa
 import pytest
 
-from tests.sink.faulty_store import POISON as POISON_NAME
-from tests.sink.faulty_store import FaultyObjects
-from tests.sink.rig import LIMITS, SECONDS, Producer, Rig, alert, lines
 from tests.sink.test_bombs import parquet
+from tests.support.faults.faulty_objects import POISON as POISON_NAME
+from tests.support.faults.faulty_objects import FaultyObjects
+from tests.support.systems.sink import LIMITS, SECONDS, Producer, Rig, alert, lines
 from tracelake.dispatcher.maintenance.republish_batches import RepublishBatches
 from tracelake.dispatcher.read_gauges import Gauges
 from tracelake.domain.storage_locations import buffer_folder

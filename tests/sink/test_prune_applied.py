@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import pytest
 
-from tests.sink.rig import Rig, alert
+from tests.support.systems.sink import Rig, alert
 from tracelake.ports import Outgoing
 from tracelake.sink.prune_applied import BATCH, prune_applied
 from tracelake.store.db import open_pool

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.sink.rig import Rig, alert
+from tests.support.systems.sink import Rig, alert
 from tracelake.dispatcher.datasets.resolve_relations import user_relations
 from tracelake.store.identity import User
 from tracelake.wire.query_messages import RelationRequest, RelationsRequest

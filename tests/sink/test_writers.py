@@ -10,8 +10,8 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from tests.dispatcher.support import an_org
-from tests.sink.rig import ALERTS, Producer, Rig, alert, lines
+from tests.support.dispatcher.control import an_org
+from tests.support.systems.sink import ALERTS, Producer, Rig, alert, lines
 from tracelake.data.buffered.merge_batches import Applied
 from tracelake.dispatcher.buffers.dead_batches import list_dead_batches, replay_batch
 from tracelake.dispatcher.maintenance.delete_applied_batches import DeleteAppliedBatches

@@ -14,7 +14,7 @@ from typing import Any
 import psutil
 import pytest
 
-from tests.spark_session import end_shared
+from tests.support.spark.session import end_shared
 from tracelake.errors import SetupError
 from tracelake.spark import archive_location, class_archive
 from tracelake.spark.archive_location import archive_for

@@ -21,7 +21,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.spark.hot_support import ROWS, block_hash, chain, hot_table, rows_of, unheld
+from tests.support.spark.hot_tables import ROWS, block_hash, chain, hot_table, rows_of, unheld
 from tracelake.data.hot import writer
 from tracelake.data.hot.extent import Extent, after_write
 from tracelake.data.hot.follower_outbox import (

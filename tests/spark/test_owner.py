@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.spark_session import QUICK, end_shared
+from tests.support.spark.session import QUICK, end_shared
 from tracelake.spark.configuration import SparkOptions
 from tracelake.spark.owner import SparkOwner
 from tracelake.spark.session import jvm_of

@@ -8,7 +8,7 @@ from uuid import uuid4
 
 import pytest
 
-from tests.spark_session import shared_session
+from tests.support.spark.session import shared_session
 from tracelake.adapters.objects_disk import DiskObjects
 from tracelake.data.files.parquet_reader import read_files
 from tracelake.data.files.parquet_writer import Place, Written, write_frame

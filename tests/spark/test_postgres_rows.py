@@ -14,9 +14,9 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 from pyspark.sql import types as st
 
-from tests.spark.hot_support import block_hash, chain, hot_table, rows_of, unheld
-from tests.spark_session import a_session
 from tests.support.postgres import RunningServer
+from tests.support.spark.hot_tables import block_hash, chain, hot_table, rows_of, unheld
+from tests.support.spark.session import a_session
 from tracelake.data.filter_column import as_column
 from tracelake.data.hot.reader import pieces_of, read_hot, read_with_cold, spark_schema
 from tracelake.data.hot.sweep import mark_compacted, sweep

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import psutil
 import pytest
 
-from tests.spark_session import QUICK, end_shared
+from tests.support.spark.session import QUICK, end_shared
 from tracelake.errors import JavaMissing, SettingsError, SetupError
 from tracelake.spark import configuration
 from tracelake.spark import session as session_module

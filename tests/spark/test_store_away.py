@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tests.spark_session import shared_session
+from tests.support.spark.session import shared_session
 from tracelake.adapters.objects_disk import DiskObjects
 from tracelake.data.files.parquet_writer import Place, write_ranges
 from tracelake.domain.object_names import Folder

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tests.spark_session import a_session
+from tests.support.spark.session import a_session
 from tracelake.spark.tags import tagged
 
 if TYPE_CHECKING:

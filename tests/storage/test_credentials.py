@@ -14,10 +14,10 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from tests.dispatcher.chain import a_task
-from tests.dispatcher.support import control_for
 from tests.dispatcher.test_doors import Listeners, opened
-from tests.storage.sts_stub import StsStub, an_sts
+from tests.support.dispatcher.control import control_for
+from tests.support.dispatcher.job_chain import a_task
+from tests.support.programs.sts_stub import StsStub, an_sts
 from tracelake.capability.claims import Claims, decode, mint
 from tracelake.capability.jws import parse_token
 from tracelake.dispatcher.credentials.mint import mint_credentials, session_name

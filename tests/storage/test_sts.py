@@ -9,7 +9,7 @@ import boto3
 import pytest
 from moto.server import ThreadedMotoServer
 
-from tests.storage.sts_stub import an_sts
+from tests.support.programs.sts_stub import an_sts
 from tracelake.adapters.credentials_sts import StsMinter
 from tracelake.domain.grants import StorageGrant
 from tracelake.domain.object_names import Folder

@@ -18,7 +18,7 @@ from typing import Any
 import asyncpg
 import pytest
 
-from tests.tokens.forge import CLAIMS, Clock, Key
+from tests.support.tokens import CLAIMS, Clock, Key
 from tests.tokens.test_signer import ROOT, pem, put
 from tracelake.adapters.signer_pem import PemSigner
 from tracelake.capability import Claims, Reason, TokenRefused, Verifier, encode, mint
@@ -403,7 +403,7 @@ CHILD = """
 import asyncio, sys, time
 from dataclasses import replace
 from pathlib import Path
-from tests.tokens.forge import CLAIMS
+from tests.support.tokens import CLAIMS
 from tracelake.adapters.signer_pem import PemSigner
 from tracelake.capability import encode
 from tracelake.settings import TokenSettings, load_settings
@@ -441,7 +441,7 @@ async def test_two_processes_that_start_together_accept_each_others_tokens(world
 async def test_a_beat_killed_at_any_step_is_finished_by_the_next(world: World, state_db: str) -> None:
     await world.keep(world.signer())
     killed = await asyncio.create_subprocess_exec(
-        *[sys.executable, "-m", "tests.tokens.killed", "beat", str(world.folder), state_db],
+        *[sys.executable, "-m", "tests.support.programs.killed_key_changes", "beat", str(world.folder), state_db],
         cwd=ROOT,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

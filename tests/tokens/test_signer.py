@@ -13,7 +13,7 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 
-from tests.tokens.forge import CLAIMS, Key
+from tests.support.tokens import CLAIMS, Key
 from tracelake.adapters.signer_pem import LOCK, PemSigner
 from tracelake.capability import encode, mint
 from tracelake.errors import SetupError, Unavailable
@@ -201,7 +201,7 @@ async def test_a_rotation_that_is_asked_for_always_makes_a_key(tmp_path: Path) -
 
 def test_a_rotation_killed_at_any_step_leaves_a_whole_key_or_none(tmp_path: Path) -> None:
     killed = subprocess.run(
-        [sys.executable, "-m", "tests.tokens.killed", "rotate", str(tmp_path)],
+        [sys.executable, "-m", "tests.support.programs.killed_key_changes", "rotate", str(tmp_path)],
         cwd=ROOT,
         capture_output=True,
         text=True,

@@ -20,7 +20,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.utils import encode_dss_signature
 
-from tests.tokens.forge import CLAIMS, ISSUER, NOW, TASK, Clock, Key, as_json, b64
+from tests.support.tokens import CLAIMS, ISSUER, NOW, TASK, Clock, Key, as_json, b64
 from tracelake.capability import MAX_TOKEN_CHARS, Claims, Reason, TokenRefused, Verifier, encode, jws, keyset, verifier
 from tracelake.capability.jws import is_canonical, key_of, thumbprint
 from tracelake.errors import InvalidRequest, ServiceUnavailable, Unauthenticated

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.gateway.system import System, system
+from tests.support.systems.gateway import System, system
 
 
 @pytest.fixture

@@ -13,12 +13,12 @@ import httpx
 import msgspec
 import pytest
 
-from tests.dispatcher.chain import claimed
-from tests.dispatcher.support import control_for
-from tests.gateway.system import System, over
-from tests.udf.bundle_calls import BUNDLE, WRITER, pushed, sha256, uploaded
-from tests.udf.dags import dag, deployed, triggered
-from tests.udf.zips import zipped
+from tests.support.dispatcher.control import control_for
+from tests.support.dispatcher.job_chain import claimed
+from tests.support.systems.gateway import System, over
+from tests.support.udf.bundle_calls import BUNDLE, WRITER, pushed, sha256, uploaded
+from tests.support.udf.dags import dag, deployed, triggered
+from tests.support.udf.zips import zipped
 from tracelake.capability.verifier import Verifier
 from tracelake.dispatcher.bundles.url import bundle_bytes, bundle_url
 from tracelake.dispatcher.control import Control

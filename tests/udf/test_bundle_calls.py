@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from tests.gateway.system import System, over
-from tests.udf.bundle_calls import BUNDLE, WRITER, announced, pushed, sha256, uploaded
-from tests.udf.zips import zipped
+from tests.support.systems.gateway import System, over
+from tests.support.udf.bundle_calls import BUNDLE, WRITER, announced, pushed, sha256, uploaded
+from tests.support.udf.zips import zipped
 from tracelake.dispatcher.http.internal_routes import internal_api
 from tracelake.domain.object_names import ObjectName
 from tracelake.gateway.process import public_api

@@ -12,7 +12,7 @@ from uuid import uuid4
 import msgspec
 import pytest
 
-from tests.spark_session import shared_session
+from tests.support.spark.session import shared_session
 from trace_udf import Task, udf
 from trace_udf.connections import close
 from tracelake.errors import BadInput, InvalidRequest

@@ -15,10 +15,10 @@ from typing import cast
 import httpx
 import pytest
 
-from tests.gateway.system import System
-from tests.udf.bundle_calls import BUNDLE, pushed, uploaded
-from tests.udf.dags import dag, deployed
-from tests.udf.zips import zipped
+from tests.support.systems.gateway import System
+from tests.support.udf.bundle_calls import BUNDLE, pushed, uploaded
+from tests.support.udf.dags import dag, deployed
+from tests.support.udf.zips import zipped
 from tracelake.dispatcher.maintenance.delete_unused_bundles import REASON, DeleteUnusedBundles
 from tracelake.domain.object_names import ObjectName
 from tracelake.errors import ObjectsUnavailable

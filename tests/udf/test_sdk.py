@@ -14,7 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.udf.functions import ROOT, Functions, functions
+from tests.support import ROOT
+from tests.support.udf.lambda_functions import Functions, functions
 from trace_udf.rows import batches
 from trace_udf.task import Task
 from tracelake.dispatcher.tasks.cancel import cancel_task

@@ -1,7 +1,7 @@
 """A home that an earlier version made and used is started with this version: real processes, real databases.
 
-The archive was made by `make_home.py` with the earlier version; `expected_*.json` beside it is what the API of that
-version said of it. The package of 0.1.0 was called `trace_platform`.
+The archive was made by `tests/support/upgrade/make_home.py` with the earlier version; `expected_*.json` beside it is
+what the API of that version said of it. The package of 0.1.0 was called `trace_platform`.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from typing import Any, Final
 
 import pytest
 
-from tests.upgrade.make_home import FINALITY, FIRST_HEAD, PAST, SIZE, deliveries, describe_dag
-from tests.upgrade.whole_trace import ENDED, Devchain, Trace, Webhook, devchain, wait_until, webhook
+from tests.support.upgrade.make_home import FINALITY, FIRST_HEAD, PAST, SIZE, deliveries, describe_dag
+from tests.support.upgrade.whole_trace import ENDED, Devchain, Trace, Webhook, devchain, wait_until, webhook
 from tracelake.lite.postgres import Cluster, _account
 from tracelake.store.migrate import MIGRATIONS
 

@@ -15,9 +15,9 @@ from typing import Any
 import asyncpg
 import pytest
 
-from tests.dispatcher.support import PULL, deployed_and_active
+from tests.support.dispatcher.control import PULL, deployed_and_active
 from tests.support.operators import registered
-from tests.walk.walking import Walk, walking, working
+from tests.support.systems.walk import Walk, walking, working
 from tracelake.dispatcher.sources.keep_running import KeepSourcesRunning
 from tracelake.dispatcher.sources.pause import pause_source, resume_source
 from tracelake.dispatcher.sources.stop_all import release_sources

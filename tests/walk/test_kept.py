@@ -18,10 +18,10 @@ import asyncpg
 import httpx
 import pytest
 
-from tests.dispatcher.support import PULL, deployed_and_active
+from tests.support.dispatcher.control import PULL, deployed_and_active
 from tests.support.operators import registered
-from tests.walk.holding import Holds, a_task_in_hand, holding, the_task, until
-from tests.walk.walking import Walk, walking, working
+from tests.support.systems.held_tasks import Holds, a_task_in_hand, holding, the_task, until
+from tests.support.systems.walk import Walk, walking, working
 from tracelake.dispatcher.events.trigger import trigger
 from tracelake.dispatcher.tasks.cancel import cancel_task
 from tracelake.errors import TraceError

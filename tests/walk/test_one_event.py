@@ -16,7 +16,7 @@ from uuid import uuid4
 import httpx
 import pytest
 
-from tests.walk.walking import Walk, walking, working
+from tests.support.systems.walk import Walk, walking, working
 from tracelake.dispatcher.events.trigger import trigger
 from tracelake.operators.api.outcome import Outcome
 from tracelake.wire.task_messages import TaskPayload

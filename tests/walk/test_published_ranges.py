@@ -10,9 +10,9 @@ import httpx
 import msgspec
 import pytest
 
-from tests.dispatcher.support import PULL, deployed_and_active
+from tests.support.dispatcher.control import PULL, deployed_and_active
 from tests.support.operators import registered
-from tests.walk.walking import TOKEN, Walk, walking
+from tests.support.systems.walk import TOKEN, Walk, walking
 from tracelake.dispatcher.events.trigger import trigger
 from tracelake.wire.message import CAPABILITY_HEADER
 from tracelake.wire.task_messages import Claimed

@@ -9,8 +9,8 @@ from uuid import uuid4
 
 import pytest
 
-from tests.dispatcher.staging import COLUMNS, Partition, staged
-from tests.walk.walking import walking, working
+from tests.support.dispatcher.staged_files import COLUMNS, Partition, staged
+from tests.support.systems.walk import walking, working
 from tracelake.dispatcher.events.trigger import trigger
 from tracelake.operators.api.context import Resources, TaskApi
 from tracelake.wire.markers import ColumnEntry

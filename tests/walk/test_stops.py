@@ -16,10 +16,10 @@ from uuid import uuid4
 import httpx
 import pytest
 
-from tests.dispatcher.support import PULL, deployed_and_active
+from tests.support.dispatcher.control import PULL, deployed_and_active
 from tests.support.operators import registered
-from tests.walk.holding import Holds, a_task_in_hand, holding, the_task, until
-from tests.walk.walking import DAG, TOKEN, Walk, walking, working
+from tests.support.systems.held_tasks import Holds, a_task_in_hand, holding, the_task, until
+from tests.support.systems.walk import DAG, TOKEN, Walk, walking, working
 from tracelake.dispatcher.dags.activate import activate_dag
 from tracelake.dispatcher.dags.deploy import deploy_dag
 from tracelake.dispatcher.events.trigger import trigger

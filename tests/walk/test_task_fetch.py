@@ -12,13 +12,13 @@ import httpx
 import msgspec
 import pytest
 
-from tests.contracts.specification import has_shape, variants
-from tests.dispatcher.staging import staged
-from tests.dispatcher.support import PULL, Org, deployed_and_active
 from tests.dispatcher.test_alerts import DAG as WATCH
 from tests.dispatcher.test_alerts import a_watch
+from tests.support.cases.specification import has_shape, variants
+from tests.support.dispatcher.control import PULL, Org, deployed_and_active
+from tests.support.dispatcher.staged_files import staged
 from tests.support.operators import registered
-from tests.walk.walking import TOKEN, Walk, walking
+from tests.support.systems.walk import TOKEN, Walk, walking
 from tracelake.dispatcher.events.trigger import trigger
 from tracelake.domain.storage_locations import buffer_folder
 from tracelake.wire.buffer_messages import BufferPublishRequest

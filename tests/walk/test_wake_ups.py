@@ -15,8 +15,8 @@ from uuid import uuid4
 import psycopg
 import pytest
 
-from tests.dispatcher.support import deployed_and_active
-from tests.walk.walking import DAG, Walk, walking, working
+from tests.support.dispatcher.control import deployed_and_active
+from tests.support.systems.walk import DAG, Walk, walking, working
 from tracelake.dispatcher.events.trigger import trigger
 from tracelake.operators.api.outcome import Outcome
 from tracelake.ports import Delivery, Queue

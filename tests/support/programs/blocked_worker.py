@@ -1,0 +1,183 @@
+"""A worker process with Spark, whose tasks all block at a critical moment until it is killed.
+
+In the middle: a first file is written, and the Spark tasks that write it and the others block.
+At the end: everything is written but the marker, or a first batch is published and the next is not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import ssl
+import sys
+import threading
+from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, NoReturn
+
+import psutil
+
+from tests.support import ROOT
+from tests.support.spark.session import a_session
+from tests.support.systems.walk import TOKEN, Walk
+from tracelake.adapters.objects_disk import DiskObjects
+from tracelake.adapters.queue_pg import PgQueue
+from tracelake.dispatcher.maintenance.delete_orphan_files import DeleteOrphanFiles
+from tracelake.domain.object_names import ObjectName
+from tracelake.operators.api.context import Resources
+from tracelake.runtime.http_client import AsyncClient
+from tracelake.settings import RpcPoolSettings
+from tracelake.wire.buffer_messages import BufferPublishAnswer, BufferPublishRequest
+from tracelake.wire.client import DispatcherClient, TaskClient
+from tracelake.wire.markers import MARKER
+from tracelake.worker.process import pool_of
+from tracelake.worker.run_task import Runner
+from tracelake.worker.wrapper import Wrapper
+
+MOST = 24
+"""How many tasks, and Spark tasks, may be blocked at once."""
+SECONDS = 120
+
+
+class Holding(DiskObjects):
+    """Notes blocked tasks as empty files beside the store: executors have no other way."""
+
+    def hold(self, name: ObjectName) -> NoReturn:
+        (held_in(self.root.parent) / attempt_of(name)).touch()
+        threading.Event().wait()
+        raise AssertionError("it was to be killed")
+
+
+class InTheMiddle(Holding):
+    """One file of an attempt is put, and no other. Sent to the executors."""
+
+    def put(self, name: ObjectName, body: bytes | memoryview, *, replace: bool = False) -> None:
+        first = held_in(self.root.parent) / f"first {attempt_of(name)}"
+        try:
+            first.touch(exist_ok=False)
+        except FileExistsError:
+            threading.Event().wait()
+        super().put(name, body, replace=replace)
+        self.hold(name)
+
+
+class AtTheEnd(Holding):
+    """Every file is put, but no marker."""
+
+    def put(self, name: ObjectName, body: bytes | memoryview, *, replace: bool = False) -> None:
+        if name.name == MARKER:
+            self.hold(name)
+        super().put(name, body, replace=replace)
+
+
+HOW = {"in the middle": InTheMiddle, "at the end": AtTheEnd}
+
+
+class OnePublish(TaskClient):
+    """A task's first batch is published, but it never gets the answer."""
+
+    held: Path
+
+    async def publish_buffer(self, token: str, request: BufferPublishRequest) -> BufferPublishAnswer:
+        await super().publish_buffer(token, request)
+        (self.held / f"{request.task_id}.{request.attempt}").touch()
+        await asyncio.Event().wait()
+        raise AssertionError("it was to be killed")
+
+
+def held_in(folder: Path) -> Path:
+    return folder / "held"
+
+
+def attempt_of(name: ObjectName) -> str:
+    """The end of the folder's name, of an output or of batches."""
+    return ".".join(name.segments[-3:-1])
+
+
+@asynccontextmanager
+async def a_victim(given: dict[str, Any]) -> AsyncIterator[None]:
+    """Start a process with these resources; it is killed at the end of the block.
+
+    Its child processes then end by themselves, and write nothing more.
+    """
+    victim = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "tests.support.programs.blocked_worker"),
+        cwd=ROOT,
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+    try:
+        assert victim.stdin is not None
+        assert victim.stdout is not None
+        victim.stdin.write(json.dumps(given).encode() + b"\n")
+        await victim.stdin.drain()
+        async with asyncio.timeout(SECONDS):
+            while (message := await victim.stdout.readline()) != b"ready\n":
+                assert message, "the victim has ended"
+        yield
+        left = psutil.Process(victim.pid).children(recursive=True)
+    finally:
+        victim.kill()
+        await victim.wait()
+    _, alive = await asyncio.to_thread(psutil.wait_procs, left, timeout=SECONDS)
+    assert alive == []
+
+
+def event_status(walk: Walk, queue_db: str, folder: Path, **more: Any) -> dict[str, Any]:
+    """What a victim needs to work beside the workers of a test system whose files are in `folder`."""
+    return {
+        "queue": queue_db,
+        "internal": walk.listeners["dispatcher_internal"],
+        "task": walk.listeners["dispatcher_task"],
+        "ca": str(walk.ca),
+        "token": TOKEN,
+        "folder": str(folder),
+        **more,
+    }
+
+
+def files_of(folder: Path, task: Any, attempt: int) -> list[str]:
+    """The files in an attempt's folders, of outputs and of batches."""
+    return [path.name for path in (folder / "objects").glob(f"**/{task}/{attempt}/*") if path.is_file()]
+
+
+async def swept(walk: Walk) -> None:
+    """Run the deletion of orphan files everywhere, without a grace period."""
+    for _ in range(10):  # while the Dispatcher's own runs, another does nothing
+        while await DeleteOrphanFiles(
+            walk.control.pool, walk.control.objects, walk.control.places.scratch_bucket, grace=timedelta(0)
+        ).once():
+            pass
+        await asyncio.sleep(0.05)
+
+
+async def main(given: dict[str, Any]) -> None:
+    context = ssl.create_default_context(cafile=given["ca"])
+    folder = Path(given["folder"])
+    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(MOST))
+    with a_session(folder / given["hold"], MOST) as spark:
+        async with (
+            AsyncClient(
+                base_url=given["internal"], headers={"X-Trace-Worker-Token": given["token"]}, verify=context
+            ) as internal,
+            AsyncClient(base_url=given["task"], verify=context) as task,
+        ):
+            pools = {name: pool_of(name, RpcPoolSettings(**pool)) for name, pool in given["pools"].items()}
+            resources = Resources(given["data"], pools, folder=folder / "files")
+            tasks = OnePublish(task)
+            tasks.held = held_in(folder)
+            runner = Runner(HOW[given["hold"]](folder / "objects"), resources, spark)
+            queue = PgQueue(given["queue"])
+            wrapper = Wrapper(queue, "tasks-ecs_platform", DispatcherClient(internal), tasks, runner, "victim", MOST)
+            sys.stdout.write("ready\n")
+            sys.stdout.flush()
+            await wrapper.work(asyncio.Event())
+
+
+if __name__ == "__main__":
+    asyncio.run(main(json.loads(sys.stdin.readline())))

@@ -1,0 +1,110 @@
+"""The Gateway and the Dispatcher's internal door, as they are, wired to each other in one process."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import AbstractContextManager, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import httpx
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from tests.support.dispatcher.control import control_for
+from tests.support.operators import registered
+from tracelake.dispatcher.control import Control
+from tracelake.dispatcher.http.internal_routes import internal_api
+from tracelake.domain.dag.catalog import OperatorSpec
+from tracelake.gateway.process import public_api
+from tracelake.lite.home import public_pem
+from tracelake.lite.user_token import mint_user_token
+from tracelake.settings import IdentitySettings
+from tracelake.store.identity import hash_token
+from tracelake.wire.client import WORKER_TOKEN, DispatcherClient
+
+SERVICE = "a-worker-token"
+DAG = """\
+name: shop
+defaults: {runtime: dispatcher}
+jobs:
+  - name: fetch
+    operator: noop
+    source: {kind: manual}
+  - name: clean
+    operator: work
+    inputs: [{from: {job: fetch}}]
+    runtime: ecs_platform
+publish:
+  shop_orders: {job: fetch}
+  shop_clean: {job: clean}
+"""
+
+
+def workers() -> AbstractContextManager[None]:
+    """Operator `work` is known, and no worker runs it: its tasks stay as a test leaves them."""
+    return registered(work=OperatorSpec(lambda config: [], frozenset({"ecs_platform"})))  # noqa: ARG005
+
+
+@dataclass(frozen=True)
+class System:
+    control: Control
+    key: ec.EllipticCurvePrivateKey
+    identity: IdentitySettings
+    gateway: httpx.AsyncClient
+    internal: httpx.AsyncClient
+    """The internal door to somebody who has shown nothing."""
+    inside: httpx.AsyncClient
+    """The same to the Gateway."""
+
+    def token(self, subject: str) -> str:
+        return mint_user_token(self.key, self.identity, subject)
+
+    async def ask(self, user: str | None, method: str, path: str, **more: Any) -> httpx.Response:
+        headers = {"authorization": f"Bearer {self.token(user)}"} if user else {}
+        return await self.gateway.request(method, path, headers=headers | more.pop("headers", {}), **more)
+
+    async def got(self, user: str, method: str, path: str, **more: Any) -> Any:
+        answer = await self.ask(user, method, path, **more)
+        assert answer.status_code == 200, answer.text
+        return answer.json()
+
+    async def refused(self, user: str | None, method: str, path: str, **more: Any) -> tuple[int, str]:
+        answer = await self.ask(user, method, path, **more)
+        return answer.status_code, answer.json()["error"]["code"]
+
+
+@asynccontextmanager
+async def system(state_dsn: str, queue_dsn: str, folder: Path) -> AsyncIterator[System]:
+    """Organisations `acme` and `rival`, each with a reader, a writer and an admin: `acme|reader`, ..."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    identity = IdentitySettings(user_public_key=public_pem(key))
+    async with control_for(state_dsn, queue_dsn, folder) as control:
+        await people(control)
+        service = {WORKER_TOKEN: SERVICE}
+        async with (
+            over(internal_api(control), service) as inside,
+            over(public_api(DispatcherClient(inside), identity)) as gateway,
+            over(internal_api(control)) as internal,
+        ):
+            with workers():
+                yield System(control, key, identity, gateway, internal, inside)
+
+
+async def people(control: Control) -> None:
+    await control.pool.execute("INSERT INTO worker_tokens (name, token_hash) VALUES ('test', $1)", hash_token(SERVICE))
+    for slug in ("acme", "rival"):
+        org: UUID = await control.pool.fetchval("INSERT INTO orgs (name, slug) VALUES ($1, $1) RETURNING id", slug)
+        for role in ("reader", "writer", "admin"):
+            await control.pool.execute(
+                "INSERT INTO users (org_id, external_id, role) VALUES ($1, $2, $3::text::platform_role)",
+                org,
+                f"{slug}|{role}",
+                role,
+            )
+
+
+def over(app: Any, headers: dict[str, str] | None = None) -> httpx.AsyncClient:
+    transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+    return httpx.AsyncClient(transport=transport, base_url="https://test", headers=headers)

@@ -1,0 +1,399 @@
+"""A small whole system for fault tests: real Postgres, Dispatchers and workers as processes, a caller that insists.
+
+Time is Postgres's alone, so a test may let it pass: `elapse` ends every lease, hold, pause and visibility that runs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import random
+import select
+import signal
+import ssl
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+import httpx
+import msgspec
+
+from tests.support import ROOT
+from tests.support.faults.faulty_queue import Faults
+from tracelake.adapters.objects_disk import DiskObjects
+from tracelake.lite.certificates import ensure_certificates
+from tracelake.lite.network_ports import free_ports
+from tracelake.ports import ObjectStore
+from tracelake.runtime.http_client import AsyncClient
+from tracelake.runtime.tls import TlsFiles
+from tracelake.store.db import OUTAGES
+from tracelake.store.first_start import FIRST_ADMIN, ensure_first_rows
+from tracelake.wire.user_calls import USER
+
+WORKER_TOKEN = "a worker token of the fault tests"
+PATIENCE_SECONDS = 60.0
+
+
+class Child:
+    """A process that the nursery started."""
+
+    def __init__(self, pid: int, log: Path) -> None:
+        self.pid = pid
+        self.log = log
+        try:
+            self._handle: int | None = os.pidfd_open(pid)
+        except ProcessLookupError:
+            self._handle = None  # it was that quick
+
+    def alive(self) -> bool:
+        return self._handle is not None and not select.select([self._handle], [], [], 0)[0]
+
+    def send(self, number: signal.Signals) -> None:
+        if self._handle is not None:
+            with suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self._handle, number)
+
+    async def ended(self, seconds: float = PATIENCE_SECONDS) -> bool:
+        return await eventually(lambda: not self.alive(), seconds)
+
+    async def stopped(self, seconds: float = PATIENCE_SECONDS) -> bool:
+        """By a SIGSTOP: the kernel says so."""
+        return await eventually(lambda: _state(self.pid) == "T", seconds)
+
+    async def kill(self, number: signal.Signals = signal.SIGKILL) -> None:
+        self.send(number)
+        assert await self.ended(), self.said()
+
+    def said(self) -> str:
+        return self.log.read_text(errors="replace")
+
+
+class Nursery:
+    def __init__(self, program: subprocess.Popen[str]) -> None:
+        self._program = program
+
+    def start(self, role: str, settings: dict[str, Any], log: Path, **more: Any) -> Child:
+        asked = {"role": role, "settings": settings, "log": str(log), **more}
+        assert self._program.stdin is not None
+        assert self._program.stdout is not None
+        self._program.stdin.write(json.dumps(asked) + "\n")
+        self._program.stdin.flush()
+        return Child(int(self._program.stdout.readline()), log)
+
+
+@contextmanager
+def nursing() -> Iterator[Nursery]:
+    """Its children die with it."""
+    with subprocess.Popen(
+        [sys.executable, "-m", "tests.support.programs.fork_server"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    ) as program:
+        try:
+            yield Nursery(program)
+        finally:
+            program.kill()
+
+
+@dataclass
+class System:
+    nursery: Nursery
+    folder: Path
+    state_dsn: str
+    queue_dsn: str
+    tls: TlsFiles
+    pool: asyncpg.Pool
+    queue_pool: asyncpg.Pool
+    listeners: list[tuple[int, int]]
+    """Task and internal port of each Dispatcher that there may be."""
+    started: list[Child] = field(default_factory=list)
+
+    @property
+    def objects(self) -> ObjectStore:
+        """Where the Dispatchers look for what workers wrote."""
+        return DiskObjects(self.folder / "home" / "objects")
+
+    def dispatcher(
+        self,
+        *,
+        point: str | None = None,
+        nth: int = 1,
+        how: str = "kill",
+        replica: int = 0,
+        state_dsn: str | None = None,
+        faults: Faults | None = None,
+        clock: Path | None = None,
+        hold: Path | None = None,
+        **state: Any,
+    ) -> Child:
+        """`clock`: a file that says by how many seconds this process's own clock is wrong.
+
+        `hold`: when there is such a file, all its connections are held for ever. `state`: settings of that group.
+        """
+        task, internal = self.listeners[replica]
+        more = {
+            "state": {"dsn": state_dsn or self.state_dsn, **state},
+            "dispatcher": {"task_port": task, "internal_port": internal},
+        }
+        return self._start("dispatcher", more, {"point": point, "nth": nth, "how": how}, faults, hold=hold, clock=clock)
+
+    def worker(
+        self,
+        *,
+        point: str | None = None,
+        nth: int = 1,
+        how: str = "kill",
+        replica: int = 0,
+        faults: Faults | None = None,
+        hold: Path | None = None,
+        clock: Path | None = None,
+    ) -> Child:
+        task, internal = self.listeners[replica]
+        more = {
+            "endpoints": {"dispatcher_task": _url(task), "dispatcher_internal": _url(internal)},
+            "identity": {"worker_token": WORKER_TOKEN},
+        }
+        return self._start("worker", more, {"point": point, "nth": nth, "how": how}, faults, hold=hold, clock=clock)
+
+    def sink(
+        self, data_dsn: str, *, point: str | None = None, nth: int = 1, how: str = "kill", role: str = "sink"
+    ) -> Child:
+        """`spark_sink`, as a role, has a Spark session of its own; `sink` does in its process what Spark would do."""
+        more = {
+            "data": {"dsn": data_dsn},
+            "endpoints": {"dispatcher_internal": _url(self.listeners[0][1])},
+            "identity": {"worker_token": WORKER_TOKEN},
+        }
+        return self._start(role, more, {"point": point, "nth": nth, "how": how}, None)
+
+    def gateway(self, port: int, user_public_key: str, **http: Any) -> Child:
+        more = {
+            "gateway": {"port": port},
+            "http": http,
+            "endpoints": {"dispatcher_internal": _url(self.listeners[0][1])},
+            "identity": {"worker_token": WORKER_TOKEN, "user_public_key": user_public_key},
+        }
+        return self._start("gateway", more, {"point": None, "nth": 1, "how": "kill"}, None)
+
+    def delivery(
+        self, data_dsn: str, *, point: str | None = None, nth: int = 1, how: str = "kill", **told: Any
+    ) -> Child:
+        more = {
+            "data": {"delivery_dsn": data_dsn},
+            "endpoints": {"dispatcher_internal": _url(self.listeners[0][1])},
+            "identity": {"worker_token": WORKER_TOKEN},
+            "delivery": told,
+        }
+        return self._start("delivery", more, {"point": point, "nth": nth, "how": how}, None)
+
+    def _start(
+        self, role: str, more: dict[str, Any], armed: dict[str, Any], faults: Faults | None, **files: Path | None
+    ) -> Child:
+        document = {
+            "home": str(self.folder / "home"),
+            "queue": {"dsn": self.queue_dsn},
+            "tls": {"ca": str(self.tls.ca), "cert": str(self.tls.cert), "key": str(self.tls.key)},
+            "log": {"level": "warning"},
+            "loops": {"reconcile_seconds": 0.5},
+            "runtimes": {"parked": {"queue": "tasks-parked"}},
+            "faults": armed,
+            **more,
+        }
+        log = self.folder / f"{len(self.started)}-{role}.log"
+        said = {name: str(file) if file else None for name, file in {"hold": None, "clock": None, **files}.items()}
+        child = self.nursery.start(role, document, log, faults=asdict(faults) if faults else None, **said)
+        self.started.append(child)
+        return self.started[-1]
+
+    async def elapse(self, *, leases: bool = True) -> None:
+        await elapse(self.pool, self.queue_pool, leases=leases)
+
+    async def taken_over(self) -> None:
+        """Until others have taken all whose time had run out when this was called."""
+        moment = await self.pool.fetchval("SELECT now()")
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while await self.pool.fetchval(OVERDUE, moment):  # noqa: ASYNC110 - another process' work is waited for
+                await asyncio.sleep(0.02)
+
+    async def drained(self) -> None:
+        await drained(self.pool, self.queue_pool)
+
+
+async def elapse(pool: asyncpg.Pool, queue_pool: asyncpg.Pool, *, leases: bool = True) -> None:
+    """Everything that only waits for time to pass has waited long enough."""
+    with suppress(*OUTAGES):
+        for statement in ELAPSED if leases else ELAPSED[1:]:
+            await pool.execute(statement)
+        await queue_pool.execute("UPDATE pgqueue.messages SET visible_at = now() WHERE visible_at > now()")
+
+
+async def drained(pool: asyncpg.Pool, queue_pool: asyncpg.Pool) -> None:
+    """Nothing is owed, queued, running or on its way to a worker. Time passes whenever nothing moves.
+
+    So many seconds without anything moving are too long; how long all of it takes says something of the machine.
+    """
+    left: dict[str, Any] = {}
+    still, deadline = 0, time.monotonic() + PATIENCE_SECONDS
+    while time.monotonic() < deadline:
+        now = await _left(pool, queue_pool)
+        if not any(now.values()):
+            return
+        still = still + 1 if now == left else 0
+        if now != left:
+            left, deadline = now, time.monotonic() + PATIENCE_SECONDS
+        if still and still % 6 == 0:
+            await elapse(pool, queue_pool, leases=False)  # they are short, and who is slow must be able to keep his
+        await asyncio.sleep(0.05)
+    raise AssertionError(f"it does not drain: {left}")
+
+
+async def _left(pool: asyncpg.Pool, queue_pool: asyncpg.Pool) -> dict[str, Any]:
+    try:
+        row = await pool.fetchrow(LEFT)
+        waiting = "SELECT count(*) FROM pgqueue.messages WHERE queue IN ('tasks-ecs_platform', 'tasks-ecs_udf')"
+        return {**dict(row or {}), "messages": await queue_pool.fetchval(waiting)}
+    except OUTAGES:
+        return {"the database": "is away"}
+
+
+# What a frozen process holds locked is passed over: to wait for it here would be to wait for ever.
+ELAPSED = (
+    (
+        "UPDATE tasks SET lease_expires_at = now() WHERE id IN (SELECT id FROM tasks"
+        " WHERE status = 'Running' AND lease_expires_at > now() FOR UPDATE SKIP LOCKED)"
+    ),
+    (
+        "UPDATE tasks SET next_retry_at = now() WHERE id IN (SELECT id FROM tasks"
+        " WHERE status = 'Failed' AND next_retry_at > now() FOR UPDATE SKIP LOCKED)"
+    ),
+    (
+        "UPDATE outbox SET taken_until = now() WHERE id IN (SELECT id FROM outbox"
+        " WHERE status = 'Processing' AND taken_until > now() FOR UPDATE SKIP LOCKED)"
+    ),
+    (
+        "UPDATE outbox SET available_at = now() WHERE id IN (SELECT id FROM outbox"
+        " WHERE status = 'Pending' AND available_at > now() FOR UPDATE SKIP LOCKED)"
+    ),
+)
+
+OVERDUE = """
+SELECT (SELECT count(*) FROM (SELECT FROM tasks
+         WHERE status = 'Running' AND lease_expires_at <= $1 FOR UPDATE SKIP LOCKED) AS t)
+     + (SELECT count(*) FROM (SELECT FROM outbox
+         WHERE status = 'Processing' AND taken_until <= $1 FOR UPDATE SKIP LOCKED) AS o)
+"""
+
+LEFT = """
+SELECT (SELECT count(*) FROM outbox WHERE status IN ('Pending', 'Processing')) AS owed,
+       (SELECT count(*) FROM tasks WHERE status IN ('Queued', 'Running')) AS open,
+       (SELECT count(*) FROM tasks WHERE status = 'Failed' AND next_retry_at IS NOT NULL) AS to_retry
+"""
+
+
+@asynccontextmanager
+async def a_system(nursery: Nursery, state_dsn: str, queue_dsn: str, folder: Path) -> AsyncIterator[System]:
+    await asyncio.to_thread(ensure_first_rows, state_dsn, WORKER_TOKEN)
+    tls = ensure_certificates(folder / "tls", datetime.now(UTC))
+    async with (
+        asyncpg.create_pool(state_dsn, min_size=0, max_size=3) as pool,
+        asyncpg.create_pool(queue_dsn, min_size=0, max_size=2) as queue_pool,
+    ):
+        ports = free_ports(4)
+        listeners = [(ports[0], ports[1]), (ports[2], ports[3])]
+        system = System(nursery, folder, state_dsn, queue_dsn, tls, pool, queue_pool, listeners)
+        try:
+            yield system
+        finally:
+            for child in system.started:
+                child.send(signal.SIGKILL)
+            pool.terminate()
+            queue_pool.terminate()
+
+
+class Caller:
+    """Calls until it is answered, whoever dies meanwhile: the same call again, if need be to the next Dispatcher."""
+
+    def __init__(self, http: httpx.AsyncClient, listeners: list[tuple[int, int]]) -> None:
+        self._http = http
+        self._listeners = listeners
+
+    async def user(self, method: str, path: str, body: Any = None) -> tuple[int, Any]:
+        headers = {"x-trace-worker-token": WORKER_TOKEN, USER: FIRST_ADMIN, "content-type": "application/json"}
+        return await self._insist(method, 1, f"/internal/v1{path}", body, headers)
+
+    async def internal(self, path: str, body: Any) -> tuple[int, Any]:
+        return await self._insist("POST", 1, path, body, {"x-trace-worker-token": WORKER_TOKEN})
+
+    async def task(self, path: str, body: Any, capability: str) -> tuple[int, Any]:
+        return await self._insist("POST", 0, path, body, {"x-trace-task-capability": capability})
+
+    async def until_ready(self, replica: int) -> None:
+        """Until this Dispatcher has asked its databases something, and has answered."""
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while True:
+                with suppress(httpx.HTTPError):
+                    if (await self._http.get(_url(self._listeners[replica][1]) + "/readyz")).is_success:
+                        return
+                await asyncio.sleep(0.02)
+
+    async def _insist(
+        self, method: str, listener: int, path: str, body: Any, headers: dict[str, str]
+    ) -> tuple[int, Any]:
+        content = b"" if body is None else msgspec.json.encode(body)
+        tries = random.randrange(len(self._listeners))  # noqa: S311 - any of them will do
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while True:
+                url = _url(self._listeners[tries % len(self._listeners)][listener]) + path
+                tries += 1
+                try:
+                    answer = await self._http.request(method, url, content=content, headers=headers)
+                except httpx.HTTPError:
+                    await asyncio.sleep(0.02)
+                    continue
+                if answer.status_code < httpx.codes.INTERNAL_SERVER_ERROR:
+                    return answer.status_code, answer.json()
+                assert answer.status_code == httpx.codes.SERVICE_UNAVAILABLE, answer.text
+                await asyncio.sleep(0.02)
+
+
+@asynccontextmanager
+async def calling(system: System, *, replicas: int = 1, seconds: float = PATIENCE_SECONDS) -> AsyncIterator[Caller]:
+    """`seconds`: how long an answer is waited for. Less than patience only where one who was asked may freeze.
+
+    Who dies hangs up. Who is only slow does late what was asked of him, maybe when the opposite was asked meanwhile:
+    `Traffic.late` must know of it.
+    """
+    context = ssl.create_default_context(cafile=system.tls.ca)
+    async with AsyncClient(verify=context, timeout=seconds) as http:
+        yield Caller(http, system.listeners[:replicas])
+
+
+async def eventually(true: Any, seconds: float) -> bool:
+    try:
+        async with asyncio.timeout(seconds):
+            while not true():  # noqa: ASYNC110 - it is another process that is watched
+                await asyncio.sleep(0.005)
+    except TimeoutError:
+        return False
+    return True
+
+
+def _state(pid: int) -> str:
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    return ""
+
+
+def _url(port: int) -> str:
+    return f"https://127.0.0.1:{port}"

@@ -1,0 +1,263 @@
+"""A test system for queries: Dispatcher, worker, Query service and Gateway, each behind its real listener with TLS.
+
+Organisation `acme` has datasets made by a worker; `rival` has one of the same name with other rows.
+"""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from uuid import UUID, uuid4
+
+import httpx
+import msgspec
+import pyarrow as pa
+from cryptography.hazmat.primitives.asymmetric import ec
+from pydantic import SecretStr
+
+from tests.support.dispatcher.control import Org, an_org, deployed_and_active
+from tests.support.operators import registered
+from tests.support.systems.operators import Numbers, Rig, operator, rigged
+from tests.support.systems.walk import TOKEN, working
+from tracelake.dispatcher.events.trigger import trigger
+from tracelake.domain.dag.catalog import OperatorSpec, checked_by, every_input
+from tracelake.domain.dag.model import Storage
+from tracelake.gateway.process import public_api
+from tracelake.lite.home import public_pem
+from tracelake.lite.user_token import mint_user_token
+from tracelake.operators.api.outcome import OperatorConfig as NoConfig
+from tracelake.query.process import serving
+from tracelake.query.sessions import Sessions
+from tracelake.query.spark import QuerySpark
+from tracelake.runtime.http_client import AsyncClient
+from tracelake.runtime.listeners import Listener, open_listeners
+from tracelake.runtime.metrics import Metrics
+from tracelake.settings import DataSettings, IdentitySettings, Settings, TlsSettings, load_settings
+from tracelake.store.db import open_pool
+from tracelake.wire.client import DispatcherClient
+from tracelake.wire.message import CAPABILITY_HEADER
+from tracelake.wire.query_messages import ARROW
+from tracelake.wire.task_messages import Claimed
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+ROWS = 20
+DAG = """
+name: shop
+defaults: {{runtime: ecs_platform}}
+jobs:
+  - {{name: ask_make, operator: noop, runtime: dispatcher, source: {{kind: manual}}}}
+  - {{name: ask_hide, operator: noop, runtime: dispatcher, source: {{kind: manual}}}}
+  - {{name: ask_feed, operator: noop, runtime: dispatcher, source: {{kind: manual}}}}
+  - {{name: ask_keep, operator: noop, runtime: dispatcher, source: {{kind: manual}}}}
+  - {{name: make, operator: numbers, inputs: [{{from: {{job: ask_make}}}}]}}
+  - {{name: hide, operator: numbers, inputs: [{{from: {{job: ask_hide}}}}]}}
+  - {{name: feed, operator: numbers, inputs: [{{from: {{job: ask_feed}}}}]}}
+  - {{name: keep, operator: numbers, inputs: [{{from: {{job: ask_keep}}}}]}}
+  - name: think
+    operator: hands
+    runtime: ecs_udf
+    heartbeat_timeout_seconds: 3600s
+    inputs: [{{from: {{job: feed}}}}, {{from: {{job: hide}}, trigger: false, where: "block_number < 15"}}]
+publish:
+  {orders}: {{job: make}}
+  feed: {{job: feed}}
+  thought: {{job: think}}
+  {secret}: {{job: keep, read_roles: [finance]}}
+"""
+
+
+class SharedSpark(QuerySpark):
+    """The tests' one Spark session, in place of the Query service's own."""
+
+    def __init__(self, spark: SparkSession, kept: int = 16) -> None:
+        self.pool = Sessions(spark, kept)
+
+    async def sessions(self) -> Sessions:
+        return self.pool
+
+    async def give_up(self, stuck: Sessions) -> bool:
+        del stuck
+        raise AssertionError("a query could not be interrupted")
+
+
+@dataclass(frozen=True)
+class QuerySystem:
+    rig: Rig
+    settings: Settings
+    key: ec.EllipticCurvePrivateKey
+    gateway: httpx.AsyncClient
+    task_api: httpx.AsyncClient
+    query_internal: httpx.AsyncClient
+    spark: SharedSpark
+    rival: Org
+    context: ssl.SSLContext
+
+    def token(self, user: str) -> str:
+        return mint_user_token(self.key, self.settings.identity, user)
+
+    async def ask(self, user: str, sql: str, *, accept: str = "application/json", **more: Any) -> httpx.Response:
+        headers = {"authorization": f"Bearer {self.token(user)}", "accept": accept}
+        return await self.gateway.post("/v1/query", json={"sql": sql, **more}, headers=headers)
+
+    async def rows(self, user: str, sql: str, **more: Any) -> list[list[Any]]:
+        answer = await self.ask(user, sql, **more)
+        assert answer.status_code == 200, answer.text
+        found: list[list[Any]] = answer.json()["rows"]
+        return found
+
+    async def refused(self, user: str, sql: str, **more: Any) -> tuple[int, str]:
+        answer = await self.ask(user, sql, **more)
+        assert answer.is_error, answer.text
+        return answer.status_code, answer.json()["error"]["code"]
+
+    async def ask_as(self, claimed: Claimed, sql: str, **more: Any) -> httpx.Response:
+        """Query with a task's capability; `more` replaces fields of the request."""
+        fence = {
+            "task_id": str(claimed.task.task_id),
+            "attempt": claimed.attempt,
+            "lease_token": str(claimed.lease_token),
+        }
+        headers = {CAPABILITY_HEADER: more.pop("token", claimed.capability_token)} | more.pop("headers", {})
+        return await self.task_api.post("/v1/task/query", json={**fence, "sql": sql, **more}, headers=headers)
+
+    async def claimed(self, job: str = "think", org: Org | None = None) -> Claimed:
+        """Claim the first unclaimed task of this job."""
+        await self.rig.walk.until_nothing_is_owed()
+        task = await self.pool.fetchval(
+            "SELECT t.id FROM tasks t JOIN jobs j ON j.id = t.job_id"
+            " WHERE j.name = $1 AND t.org_id = $2 AND t.status = 'Queued' ORDER BY t.id LIMIT 1",
+            job,
+            (org or self.rig.walk.org).id,
+        )
+        answer = (await self.rig.walk.dispatcher.claim_batch([task], "hands"))[0]
+        assert isinstance(answer, Claimed), answer
+        return answer
+
+    async def make(self, job: str = "make", start: int = 0, end: int = ROWS - 1, *, org: Org | None = None) -> None:
+        """Make rows of blocks `start` to `end`, committed."""
+        whose = org or self.rig.walk.org
+        async with working(replace(self.rig.worker(), concurrency=2)):
+            await trigger(
+                self.rig.walk.control, whose.id, "shop", f"ask_{job}", start=start, end=end, request_id=uuid4()
+            )
+            await self.rig.until(
+                "SELECT NOT EXISTS (SELECT FROM outbox WHERE status <> 'Done') AND NOT EXISTS (SELECT FROM tasks t"
+                " JOIN jobs j ON j.id = t.job_id WHERE t.status IN ('Queued', 'Running') AND j.operator = 'numbers')"
+            )
+        failed = await self.rig.fetch(
+            "SELECT t.error_message FROM tasks t JOIN jobs j ON j.id = t.job_id"
+            " WHERE t.status = 'Failed' AND j.operator = 'numbers'"
+        )
+        assert not failed, failed
+
+    async def audit(self) -> list[dict[str, Any]]:
+        rows = await self.pool.fetch("SELECT *, verdict::text AS verdict FROM query_audit ORDER BY asked_at")
+        return [dict(row) for row in rows]
+
+    async def audited(self, query_id: str) -> dict[str, Any]:
+        await self.rig.until("SELECT EXISTS (SELECT FROM query_audit WHERE id = $1)", UUID(query_id))
+        return next(row for row in await self.audit() if str(row["id"]) == query_id)
+
+    @property
+    def pool(self) -> Any:
+        return self.rig.walk.control.pool
+
+
+@asynccontextmanager
+async def started_system(
+    dsns: dict[str, str], folder: Path, spark: SparkSession, **query: Any
+) -> AsyncIterator[QuerySystem]:
+    async with rigged(dsns["state"], dsns["queue"], folder, spark) as rig:
+        key = ec.generate_private_key(ec.SECP256R1())
+        settings = _settings(rig, dsns["data"], folder, key, query)
+        context = ssl.create_default_context(cafile=rig.walk.ca)
+        given = SharedSpark(spark)
+        async with (
+            open_pool(dsns["data"], name="query", max_size=2) as pool,
+            serving(
+                settings, pool, rig.walk.dispatcher, given, rig.walk.control.objects, metrics=Metrics()
+            ) as listeners,
+            AsyncClient(
+                base_url=listeners["query_internal"],
+                verify=context,
+                headers={"X-Trace-Worker-Token": TOKEN},
+                timeout=120,
+            ) as inside,
+            AsyncClient(base_url=listeners["query_task"], verify=context, timeout=120) as task_api,
+            _gateway(settings, rig.walk.dispatcher, inside) as url,
+            AsyncClient(base_url=url, verify=context, timeout=120) as gateway,
+        ):
+            rival = await an_org(rig.walk.control.pool, "rival")
+            await _people(rig.walk.control.pool, rig.walk.org)
+            yield QuerySystem(rig, settings, key, gateway, task_api, inside, given, rival, context)
+
+
+@asynccontextmanager
+async def with_rows(system: QuerySystem) -> AsyncIterator[QuerySystem]:
+    """With rows: acme's `orders` has 20 of value 10 n, rival's 5 of value -n; one shared by role, one not published."""
+    value = {system.rig.walk.org.id: lambda n: n * 10, system.rival.id: lambda n: -n}
+
+    def numbers(ctx: Any) -> None:
+        Numbers(value[ctx.org_id])(ctx)
+
+    # No worker waits on this runtime's queue: the tests claim these tasks themselves.
+    hands = OperatorSpec(checked_by(NoConfig), frozenset({"ecs_udf"}), storages=(Storage.PARQUET,), narrows=every_input)
+    await system.pool.execute("INSERT INTO org_roles (org_id, slug, name) VALUES ($1, 'finance', 'f')", system.rival.id)
+    with operator("numbers", numbers), registered(hands=hands):
+        await deployed_and_active(
+            system.rig.walk.control, system.rig.walk.org, DAG.format(orders="orders", secret="pay")
+        )
+        await deployed_and_active(system.rig.walk.control, system.rival, DAG.format(orders="orders", secret="theirs"))
+        for job in ("hide", "keep"):
+            await system.make(job)
+        await system.make("make", 0, 4, org=system.rival)
+        await system.make("make")
+        yield system
+
+
+def _settings(rig: Rig, data: str, folder: Path, key: ec.EllipticCurvePrivateKey, query: dict[str, Any]) -> Settings:
+    identity = IdentitySettings(user_public_key=public_pem(key), worker_token=SecretStr(TOKEN))
+    base = load_settings({}, home=folder / "query-home")
+    tls = TlsSettings(ca=rig.walk.ca, cert=rig.walk.ca.parent / "server.pem", key=rig.walk.ca.parent / "server.pem")
+    return base.model_copy(
+        update={
+            "tls": tls,
+            "identity": identity,
+            "data": DataSettings(query_dsn=SecretStr(data)),
+            "query": base.query.model_copy(update=query),
+        }
+    )
+
+
+@asynccontextmanager
+async def _gateway(settings: Settings, dispatcher: DispatcherClient, inside: httpx.AsyncClient) -> AsyncIterator[str]:
+    app = public_api(dispatcher, settings.identity, settings.tls, inside)
+    async with open_listeners([Listener("gateway", "127.0.0.1", 0, app)], settings.tls) as addresses:
+        yield addresses["gateway"]
+
+
+async def _people(pool: Any, org: Org) -> None:
+    """`reader` and `clerk`, readers of acme; the clerk is in finance."""
+    for name in ("reader", "clerk"):
+        await pool.execute("INSERT INTO users (org_id, external_id, role) VALUES ($1, $2, 'reader')", org.id, name)
+    role = await pool.fetchval(
+        "INSERT INTO org_roles (org_id, slug, name) VALUES ($1, 'finance', 'f') RETURNING id", org.id
+    )
+    await pool.execute(
+        "INSERT INTO org_role_memberships (org_id, user_id, role_id)"
+        " SELECT $1, id, $2 FROM users WHERE external_id = 'clerk'",
+        org.id,
+        role,
+    )
+
+
+def arrow_of(answer: httpx.Response) -> tuple[pa.Table, dict[str, Any]]:
+    assert answer.headers["content-type"] == ARROW
+    table = pa.ipc.open_stream(answer.content).read_all()
+    return table, msgspec.json.decode(table.schema.metadata[b"trace"])
