@@ -49,15 +49,36 @@ def test_append_is_warned_of_with_the_key_that_it_asks_for() -> None:
     assert found == [(6, "jobs[2].update_strategy", "no_effect"), (6, "jobs[2].unique_key", "no_effect")]
 
 
-@pytest.mark.parametrize("given", ["timeout_seconds: 5", "max_attempts: 2", "retry: {backoff: 1s}", "bootstrap: {}"])
+OF_TASKS = ("timeout_seconds: 5", "max_attempts: 2", "max_platform_failures: 2", "retry: {backoff: 1s}", "bootstrap: {}")
+
+
+@pytest.mark.parametrize("given", OF_TASKS)
 def test_a_manual_source_runs_no_task_and_what_is_said_of_tasks_is_warned_of(given: str) -> None:
     assert warned(dag(load=given)) == [(4, f"jobs[0].{given.partition(':')[0]}", "no_effect")]
 
 
-@pytest.mark.parametrize("given", ["timeout_seconds: 5", "heartbeat_interval_seconds: 9"])
+@pytest.mark.parametrize("given", ["timeout_seconds: 5", "heartbeat_interval_seconds: 9", "max_platform_failures: 2"])
 def test_a_task_of_the_dispatcher_has_no_lease_and_what_is_said_of_it_is_warned_of(given: str) -> None:
     assert warned(dag(cut=given)) == [(5, f"jobs[1].{given.partition(':')[0]}", "no_effect")]
     assert warned(dag(cut="max_attempts: 2")) == []
+
+
+FOLLOW = """\
+name: d
+defaults: {runtime: ecs_platform, max_attempts: 5}
+jobs:
+  - {name: follow, operator: block_follower, source: {kind: always_on}, config: {rpc_pool: dev, start_block: 0},
+     outputs: [blocks, transactions, logs, final], %s}
+"""
+
+
+@pytest.mark.parametrize("given", ["max_attempts: 2", "max_platform_failures: 2", "scaling: {max_concurrency: 2}"])
+def test_an_always_on_source_is_one_task_that_is_restarted_and_limits_of_tasks_are_warned_of(given: str) -> None:
+    assert warned(FOLLOW % given) == [(5, f"jobs[0].{given.partition(':')[0]}", "no_effect")]
+
+
+def test_how_an_always_on_source_is_restarted_is_not_warned_of() -> None:
+    assert warned(FOLLOW % "retry: {backoff: 1s}, heartbeat_timeout_seconds: 60") == []
 
 
 @pytest.mark.parametrize(

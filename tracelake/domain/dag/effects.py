@@ -16,7 +16,8 @@ from tracelake.domain.pressure import Priority
 
 CODE = "no_effect"
 LEASE: tuple[str, ...] = ("heartbeat_timeout_seconds", "heartbeat_interval_seconds", "timeout_seconds")
-OF_TASKS: tuple[str, ...] = ("bootstrap", *LEASE, "max_attempts", "retry", "scaling")
+PLATFORM = "max_platform_failures"
+OF_TASKS: tuple[str, ...] = ("bootstrap", *LEASE, "max_attempts", PLATFORM, "retry", "scaling")
 
 Warned = tuple[str, str, str | None]
 """A field, why it has no effect, and what to write instead."""
@@ -54,8 +55,12 @@ def _not_here(draft: JobDraft, catalog: Catalog) -> Iterator[Warned]:
     source, runtime = draft.job.source, catalog.runtimes.get(draft.job.runtime)
     if source is not None and source.kind is SourceKind.MANUAL:
         names, reason = OF_TASKS, " on a manual source, which only emits events and runs no task"
+    elif source is not None and source.kind is SourceKind.ALWAYS_ON:
+        names = ("max_attempts", PLATFORM, "scaling")
+        reason = " on an always_on source, which is one task that is restarted without a limit"
     elif runtime is not None and runtime.in_process:
-        names, reason = LEASE, f" on runtime {draft.job.runtime}, where a task is one transaction"
+        names = (*LEASE, PLATFORM)
+        reason = f" on runtime {draft.job.runtime}, where a task is one transaction"
     else:
         return
     for name in names:
