@@ -3,8 +3,8 @@
 A small dataset of Parquet files; the same question, warm, asked of the service (its api, with TLS and a look-up at a
 Dispatcher that answers at once) and of a bare Spark session that has the view already. Alternating, so that whatever
 else the machine does falls on both. The service keeps the plan of a question that is asked again (never its rows), so
-the headline is a text that nobody asked before, `new_group`, where both sides plan; so are those of the eight clients
-at once and of DuckDB. Then the gate by itself. All on the event loop that `trace query` has.
+the headline and its ratio are of a text that nobody asked before, `new_group`, where both sides plan; so are those of
+the eight clients at once and of DuckDB. `ratio_asked_before` is of the others. Then the gate by itself. All on the event loop that `trace query` has.
 """
 
 from __future__ import annotations
@@ -84,12 +84,13 @@ async def measure(home: Path, size: int) -> None:
         bare = await asyncio.to_thread(bare_session, spark, objects, parts)
         results = {name: await compared(ask, bare, sql, size) for name, sql in QUERIES.items()}
         together = await clients(ask, size)
-    ratios = [result["ratio_to_bare_spark"] for result in results.values()]
+    asked_before = [result["ratio_to_bare_spark"] for name, result in results.items() if name != "new_group"]
     report(
         "query",
         results["new_group"]["p50_ms"],
         "ms (p50, warm, a GROUP BY never asked before over two small files, through the service's endpoint)",
-        ratio_to_bare_spark=round(statistics.geometric_mean(ratios), 2),
+        ratio_to_bare_spark=results["new_group"]["ratio_to_bare_spark"],
+        ratio_asked_before=round(statistics.geometric_mean(asked_before), 2),
         queries=results,
         ratio_to_duckdb=in_duckdb(objects, parts, results["new_group"]["p50_ms"], size),
         clients=together,

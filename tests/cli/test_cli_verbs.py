@@ -170,7 +170,7 @@ def test_status_names_tasks_that_have_failed_for_good(running: Running, trace: T
     with held(home):
         task = a_task(running, trace, file)
         assert trace("status", "--json").json["failed_tasks"] == 0
-        assert "failed for good" not in trace("status").out
+        assert "failed permanently" not in trace("status").out
         running.do(fail(running.control, task))
         output = f"1 task has failed permanently within a day, the last of shop.clean: `trace why {task}`"
         assert output in trace("status").out
