@@ -21,7 +21,7 @@ from tracelake.dispatcher.maintenance.delete_replaced_files import DeleteReplace
 from tracelake.dispatcher.maintenance.delete_unused_bundles import DeleteUnusedBundles
 from tracelake.dispatcher.maintenance.expire_leases import ExpireLeases
 from tracelake.dispatcher.maintenance.listen import ListenForReplicas
-from tracelake.dispatcher.maintenance.loop import Loop, Work, run_loop, stopped
+from tracelake.dispatcher.maintenance.loop import Loop, Periodic, Work, run_loop, stopped
 from tracelake.dispatcher.maintenance.prune import PruneAudit, PruneLogs, PruneOutbox
 from tracelake.dispatcher.maintenance.reconcile import Reconciler
 from tracelake.dispatcher.maintenance.republish_batches import RepublishBatches
@@ -159,7 +159,7 @@ def loops(control: Control, settings: Settings, functions: CallFunctions | None 
     }
     if functions is not None:
         signalled["call_functions"] = functions, functions.signal
-    periodic: dict[str, Work] = {
+    periodic: dict[str, Periodic] = {
         "cancel_retired": CancelRetired(control),
         "delete_orphan_files": DeleteOrphanFiles(pool, objects, scratch),
         "delete_replaced_files": DeleteReplacedFiles(pool, objects, timedelta(days=kept.replaced_kept_days)),
@@ -173,7 +173,11 @@ def loops(control: Control, settings: Settings, functions: CallFunctions | None 
         "prune_audit": PruneAudit(pool, timedelta(days=kept.query_audit_kept_days)),
         "reconcile": Reconciler(control, settings.loops),
     }
-    every = signalled | {name: (work, Signal()) for name, work in periodic.items()}
+    metrics = control.metrics
     return [
-        Loop(name, work.once, work.next_due, signal, beat, control.metrics) for name, (work, signal) in every.items()
+        *(Loop(name, work.once, work.next_due, signal, beat, metrics) for name, (work, signal) in signalled.items()),
+        *(
+            Loop(name, work.once, work.next_due, Signal(), work.every_seconds or beat, metrics)
+            for name, work in periodic.items()
+        ),
     ]

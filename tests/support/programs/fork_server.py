@@ -102,6 +102,8 @@ def _live(asked: dict[str, Any]) -> None:
 def _hurry() -> None:
     loop.AFTER_FAILURE_SECONDS = 0.05
     rotate_keys.BEAT_SECONDS = 0.5
+    for work in loop.Periodic.__subclasses__():
+        work.every_seconds = 0.25
     retry.BACKOFF = Backoff(0.05, 0.05)
 
 

@@ -36,13 +36,13 @@ class Work(Protocol):
         ...
 
 
-class Periodic:
-    """Work that is due again after `every_seconds`; None: when the longest wait of its loop ends."""
+class Periodic(Work):
+    """Work that nothing signals: it runs every so many seconds; None: at each beat of the Dispatcher."""
 
     every_seconds: ClassVar[float | None] = None
 
     async def next_due(self) -> float | None:
-        return self.every_seconds
+        return None
 
 
 @dataclass(frozen=True)
@@ -52,8 +52,8 @@ class Loop:
     """Returns how much it did; unless that is 0, it is called again at once."""
     next_due: Callable[[], Awaitable[float | None]]
     signal: Signal
-    beat_seconds: float = 5.0
-    """The longest wait: work that a dead replica left is found within this time."""
+    longest_wait_seconds: float = 5.0
+    """Work that a dead replica left is found within this time."""
     metrics: Metrics = field(default_factory=Metrics)
 
 
@@ -86,7 +86,7 @@ async def _step(loop: Loop) -> float:
         if await loop.once():
             return 0.0
         due = await loop.next_due()
-    return loop.beat_seconds if due is None else min(due, loop.beat_seconds)
+    return loop.longest_wait_seconds if due is None else min(due, loop.longest_wait_seconds)
 
 
 async def stopped(task: asyncio.Task[None]) -> None:
