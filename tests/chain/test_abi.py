@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
-from hypothesis import strategies as some
+from hypothesis import strategies as st
 
 from tests.support.chain.abi_encoder import encode
 from tracelake.chain.abi.decode_logs import decode_logs, schema_of
@@ -77,17 +77,15 @@ def test_unlimited_approvals_are_exact_as_text_and_null_as_decimal() -> None:
     assert any(row["value_decimal"] == Decimal(row["value"]) for row in rows if row not in unlimited)
 
 
-numbers = some.tuples(some.sampled_from(["uint", "int"]), some.integers(1, 32)).map(lambda of: f"{of[0]}{8 * of[1]}")
-elementary = some.one_of(
-    numbers, some.sampled_from(["address", "bool"]), some.integers(1, 32).map(lambda size: f"bytes{size}")
+numbers = st.tuples(st.sampled_from(["uint", "int"]), st.integers(1, 32)).map(lambda of: f"{of[0]}{8 * of[1]}")
+elementary = st.one_of(
+    numbers, st.sampled_from(["address", "bool"]), st.integers(1, 32).map(lambda size: f"bytes{size}")
 ).map(lambda text: read_type(text, None, "/"))
-anything = some.recursive(
-    some.one_of(elementary, some.sampled_from([AbiType("bytes"), AbiType("string")])),
-    lambda inner: some.one_of(
-        some.tuples(inner, some.one_of(some.none(), some.integers(1, 3))).map(
-            lambda of: AbiType("array", of[1], (of[0],))
-        ),
-        some.lists(inner, min_size=1, max_size=3).map(
+anything = st.recursive(
+    st.one_of(elementary, st.sampled_from([AbiType("bytes"), AbiType("string")])),
+    lambda inner: st.one_of(
+        st.tuples(inner, st.one_of(st.none(), st.integers(1, 3))).map(lambda of: AbiType("array", of[1], (of[0],))),
+        st.lists(inner, min_size=1, max_size=3).map(
             lambda parts: AbiType("tuple", None, tuple(parts), tuple(f"f{place}" for place in range(len(parts))))
         ),
     ),
@@ -95,28 +93,28 @@ anything = some.recursive(
 )
 
 
-def values_of(kind: AbiType) -> some.SearchStrategy[Any]:
+def values_of(kind: AbiType) -> st.SearchStrategy[Any]:
     if kind.kind == "uint":
-        return some.integers(0, 2 ** (kind.size or 0) - 1)
+        return st.integers(0, 2 ** (kind.size or 0) - 1)
     if kind.kind == "int":
-        return some.integers(-(2 ** ((kind.size or 0) - 1)), 2 ** ((kind.size or 0) - 1) - 1)
+        return st.integers(-(2 ** ((kind.size or 0) - 1)), 2 ** ((kind.size or 0) - 1) - 1)
     if kind.kind in {"address", "fixed_bytes"}:
         size = kind.size or 20
-        return some.binary(min_size=size, max_size=size)
+        return st.binary(min_size=size, max_size=size)
     if kind.kind == "array":
         count = kind.size
         sizes = {"max_size": 3} if count is None else {"min_size": count, "max_size": count}
-        return some.lists(values_of(kind.parts[0]), **sizes)  # type: ignore[arg-type]
+        return st.lists(values_of(kind.parts[0]), **sizes)  # type: ignore[arg-type]
     if kind.kind == "tuple":
-        parts = some.tuples(*map(values_of, kind.parts))
+        parts = st.tuples(*map(values_of, kind.parts))
         return parts.map(lambda values: dict(zip(kind.names, values, strict=True)))
-    return {"bool": some.booleans(), "bytes": some.binary(max_size=70), "string": some.text(max_size=40)}[kind.kind]
+    return {"bool": st.booleans(), "bytes": st.binary(max_size=70), "string": st.text(max_size=40)}[kind.kind]
 
 
-@some.composite
-def events_with_values(draw: some.DrawFn) -> tuple[Event, list[list[Any]]]:
-    kinds = draw(some.lists(anything, min_size=1, max_size=5))
-    indexed = [draw(some.booleans()) and kind.elementary for kind in kinds]
+@st.composite
+def events_with_values(draw: st.DrawFn) -> tuple[Event, list[list[Any]]]:
+    kinds = draw(st.lists(anything, min_size=1, max_size=5))
+    indexed = [draw(st.booleans()) and kind.elementary for kind in kinds]
     for place in [place for place, yes in enumerate(indexed) if yes][3:]:
         indexed[place] = False
     named = event_of("Something", *[("uint8", f"a{place}", yes) for place, yes in enumerate(indexed)])
@@ -125,15 +123,15 @@ def events_with_values(draw: some.DrawFn) -> tuple[Event, list[list[Any]]]:
         for argument, kind in zip(named.arguments, kinds, strict=True)
     ]
     event = Event("Something", tuple(arguments))
-    rows = draw(some.lists(some.tuples(*map(values_of, kinds)).map(list), max_size=4))
+    rows = draw(st.lists(st.tuples(*map(values_of, kinds)).map(list), max_size=4))
     return event, rows
 
 
 def logged(event: Event, values: list[Any], index: int) -> dict[str, Any]:
     pairs = list(zip(event.arguments, values, strict=True))
     topics = [event.topic0] + [encode((argument.type,), [value]) for argument, value in pairs if argument.indexed]
-    plain_ones = [(argument.type, value) for argument, value in pairs if not argument.indexed]
-    data = encode(tuple(kind for kind, _ in plain_ones), [value for _, value in plain_ones])
+    not_indexed = [(argument.type, value) for argument, value in pairs if not argument.indexed]
+    data = encode(tuple(kind for kind, _ in not_indexed), [value for _, value in not_indexed])
     return a_log(topics, data, index)
 
 
@@ -161,7 +159,7 @@ def test_what_was_encoded_is_decoded(case: tuple[Event, list[list[Any]]]) -> Non
         assert {name: found[name] for name in wanted} == wanted
 
 
-@given(anything, some.lists(some.binary(max_size=200), max_size=4))
+@given(anything, st.lists(st.binary(max_size=200), max_size=4))
 @settings(max_examples=150, deadline=None)
 def test_nonsense_is_counted_and_never_fatal(kind: AbiType, junk: list[bytes]) -> None:
     bare = event_of("Something", ("uint8", "a", False)).arguments[0]
@@ -171,18 +169,18 @@ def test_nonsense_is_counted_and_never_fatal(kind: AbiType, junk: list[bytes]) -
     assert decoded.table.schema == schema_of(event)
 
 
-def pointing_words(kind: AbiType) -> some.SearchStrategy[tuple[AbiType, bytes]]:
+def pointing_words(kind: AbiType) -> st.SearchStrategy[tuple[AbiType, bytes]]:
     """Data in which offsets and lengths mostly lead somewhere, often to the same place."""
-    numbers = some.one_of(some.integers(0, 12).map(lambda number: 32 * number), some.integers(0, 40))
-    return some.lists(numbers.map(word), max_size=40).map(lambda given: (kind, b"".join(given)))
+    numbers = st.one_of(st.integers(0, 12).map(lambda number: 32 * number), st.integers(0, 40))
+    return st.lists(numbers.map(word), max_size=40).map(lambda given: (kind, b"".join(given)))
 
 
-@some.composite
-def folded(draw: some.DrawFn) -> tuple[AbiType, bytes]:
+@st.composite
+def folded(draw: st.DrawFn) -> tuple[AbiType, bytes]:
     """Arrays in arrays, all elements of each at one place."""
-    counts = draw(some.lists(some.integers(1, 12), min_size=1, max_size=4))
-    size = 32 * draw(some.integers(0, 30))
-    kind, data = AbiType(draw(some.sampled_from(["bytes", "string"]))), word(32)
+    counts = draw(st.lists(st.integers(1, 12), min_size=1, max_size=4))
+    size = 32 * draw(st.integers(0, 30))
+    kind, data = AbiType(draw(st.sampled_from(["bytes", "string"]))), word(32)
     for count in counts:
         kind, data = AbiType("array", None, (kind,)), data + word(count) + word(32 * count) * count
     return kind, data + word(size) + bytes(size)
@@ -191,7 +189,7 @@ def folded(draw: some.DrawFn) -> tuple[AbiType, bytes]:
 def test_no_more_is_made_of_a_log_than_four_times_its_data() -> None:
     decoded: list[float] = []
 
-    @given(some.one_of(anything.flatmap(pointing_words), folded()))
+    @given(st.one_of(anything.flatmap(pointing_words), folded()))
     @settings(max_examples=300, deadline=None)
     def holds(case: tuple[AbiType, bytes]) -> None:
         kind, data = case

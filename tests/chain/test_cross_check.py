@@ -33,8 +33,8 @@ def beside(devchain: Devchain, change: Change, *others: str, **settings: Any) ->
 
 def invented(calls: Answers, answers: Answers) -> Answers:
     """Another state root in the last block, and everything that names its hash made to fit: it proves itself."""
-    asked = {call["id"]: call for call in calls}
-    of_last = [item for item in answers if asked[item["id"]]["params"][:1] == [hex(LAST)]]
+    calls_by_id = {call["id"]: call for call in calls}
+    of_last = [item for item in answers if calls_by_id[item["id"]]["params"][:1] == [hex(LAST)]]
     for answer in of_last:
         if isinstance(answer["result"], dict):
             block = answer["result"]
@@ -72,7 +72,7 @@ def test_an_endpoint_alone_is_believed_about_its_last_block(devchain: Devchain) 
 
 
 @pytest.mark.parametrize("kind", ["drop", "throttle", "error", "lag", "null_block", "lie_hash", "lie_parent"])
-def test_an_endpoint_that_cannot_testify_stops_nobody_and_that_is_logged(devchain: Devchain, kind: str) -> None:
+def test_an_endpoint_that_cannot_testify_stops_no_fetch_and_is_logged(devchain: Devchain, kind: str) -> None:
     devchain.fault(kind, node="mute", value=200 if kind == "lag" else 0)
     with structlog.testing.capture_logs() as logs:
         assert_true(devchain, fetch_range_sync(devchain.pool("honest", "mute", **QUICK), FIRST, 240))
@@ -103,9 +103,9 @@ def test_a_third_endpoint_testifies_when_the_second_cannot(devchain: Devchain, k
 def forked(calls: Answers, answers: Answers) -> Answers:
     """A fork that begins anew in each request."""
     parent = ""
-    asked = {call["id"]: call for call in calls}
+    calls_by_id = {call["id"]: call for call in calls}
     for answer in answers:
-        if asked[answer["id"]]["method"] == "eth_getBlockByNumber":
+        if calls_by_id[answer["id"]]["method"] == "eth_getBlockByNumber":
             block = answer["result"]
             block["stateRoot"] = "0x" + "ee" * 32
             block["parentHash"] = parent or block["parentHash"]

@@ -21,5 +21,5 @@ block_hash binary, timestamp int64
 @pytest.mark.parametrize(("table", "columns"), [("blocks", BLOCKS), ("logs", LOGS)])
 def test_columns_have_their_names_order_and_types(table: str, columns: str) -> None:
     """A question mark: it may be null."""
-    told = [f"{field.name} {field.type}{'?' if field.nullable else ''}" for field in SCHEMAS[table]]
-    assert told == [word.strip() for word in columns.split(",")]
+    described = [f"{field.name} {field.type}{'?' if field.nullable else ''}" for field in SCHEMAS[table]]
+    assert described == [word.strip() for word in columns.split(",")]

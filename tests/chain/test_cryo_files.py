@@ -1,4 +1,4 @@
-"""Our transactions and cryo's own files are one table to whoever reads them by column names."""
+"""Our transactions and cryo's own files are one table when read by column names."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 import pytest
 from hypothesis import given, settings
-from hypothesis import strategies as some
+from hypothesis import strategies as st
 
 from tests.support.chain.devchain import Devchain, running
 from tests.support.chain.rpc_vectors import exchanges
@@ -92,12 +92,12 @@ def test_a_block_that_was_let_go_is_made_again_the_same(monkeypatch: pytest.Monk
     assert [small.block(n).full_json for n in range(61)] == [whole.block(n).full_json for n in range(61)]
 
 
-moves = some.lists(
-    some.one_of(
-        some.tuples(some.just("mine"), some.integers(1, 6)),
-        some.tuples(some.just("reorg"), some.integers(1, 12)),
-        some.tuples(some.just("switch"), some.integers(0, 6)),
-        some.tuples(some.just("set_head"), some.integers(5, 40)),
+moves = st.lists(
+    st.one_of(
+        st.tuples(st.just("mine"), st.integers(1, 6)),
+        st.tuples(st.just("reorg"), st.integers(1, 12)),
+        st.tuples(st.just("switch"), st.integers(0, 6)),
+        st.tuples(st.just("set_head"), st.integers(5, 40)),
     ),
     max_size=12,
 )
@@ -167,8 +167,8 @@ def test_receipts_are_answered_by_block_and_by_transaction(devchain: Devchain) -
     receipts = result(devchain, "eth_getBlockReceipts", hex(made.number))
     assert receipts == msgspec.to_builtins(made.receipts)
     assert result(devchain, "eth_getBlockReceipts", made.hash) == receipts
-    one = result(devchain, "eth_getTransactionReceipt", receipts[2]["transactionHash"])
-    assert one == receipts[2]
+    receipt = result(devchain, "eth_getTransactionReceipt", receipts[2]["transactionHash"])
+    assert receipt == receipts[2]
     assert result(devchain, "eth_getTransactionReceipt", "0x" + "22" * 32) is None
 
 
@@ -203,13 +203,13 @@ def test_errors_are_those_of_a_real_node(devchain: Devchain, shared_data: Path) 
         for name, _, response in exchanges(shared_data / "execution-apis/eth_getLogs")
         if "error" in response
     }
-    asked = {
+    queries = {
         "filter-error-future-block-range": {"fromBlock": "0x32", "toBlock": "0xffff"},
         "filter-error-reversed-block-range": {"fromBlock": "0x32", "toBlock": "0x2f"},
         "filter-error-invalid-blockHash-and-range": {"blockHash": "0x" + "11" * 32, "fromBlock": "0x3"},
     }
-    assert set(asked) == set(answers)
-    for name, query in asked.items():
+    assert set(queries) == set(answers)
+    for name, query in queries.items():
         assert call(devchain, "eth_getLogs", query)["error"] == answers[name]
 
 
@@ -232,7 +232,7 @@ def test_a_bad_request_is_refused_with_a_nodes_code(devchain: Devchain, body: by
     assert post(devchain.url, body)["error"]["code"] == code
 
 
-def test_small_questions_are_answered(devchain: Devchain) -> None:
+def test_small_calls_are_answered(devchain: Devchain) -> None:
     assert result(devchain, "eth_chainId") == hex(1337)
     assert result(devchain, "net_version") == "1337"
     assert result(devchain, "eth_blockNumber") == "0xf0"
@@ -249,11 +249,11 @@ def test_a_batch_is_answered_call_by_call(devchain: Devchain) -> None:
 
 def test_one_node_can_lie_while_another_is_honest(devchain: Devchain) -> None:
     devchain.fault("lie_hash", node="a", times=1)
-    asked = {"id": 1, "method": "eth_getBlockByNumber", "params": ["0x9", False]}
+    request = {"id": 1, "method": "eth_getBlockByNumber", "params": ["0x9", False]}
     true = devchain.chain().block(9).hash
-    assert post(devchain.node("b"), asked)["result"]["hash"] == true
-    assert post(devchain.node("a"), asked)["result"]["hash"] != true
-    assert post(devchain.node("a"), asked)["result"]["hash"] == true  # it was for one time
+    assert post(devchain.node("b"), request)["result"]["hash"] == true
+    assert post(devchain.node("a"), request)["result"]["hash"] != true
+    assert post(devchain.node("a"), request)["result"]["hash"] == true  # it was for one time
 
 
 @pytest.mark.parametrize(
@@ -272,7 +272,7 @@ def test_an_order_that_makes_no_sense_is_refused(devchain: Devchain, order: dict
 
 
 def test_orders_from_a_web_page_are_refused(devchain: Devchain) -> None:
-    """A browser sends text/plain to anybody without asking; it does not send JSON."""
+    """A browser sends text/plain to any origin without a preflight; it does not send JSON."""
     with pytest.raises(urllib.error.HTTPError) as refused:
         post(f"{devchain.url}/control", {"do": "mine"}, "text/plain")
     refused.value.close()

@@ -1,4 +1,4 @@
-"""What `trace devchain` is told and cannot do: said as a person would, and no file of another is touched."""
+"""Wrong arguments of `trace devchain` get a readable error, and no other file is touched."""
 
 from __future__ import annotations
 

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 from hypothesis import given
-from hypothesis import strategies as some
+from hypothesis import strategies as st
 
 from tracelake.chain.keccak import keccak
 from tracelake.chain.proofs import rlp
 from tracelake.chain.proofs.trie import EMPTY_ROOT, ordered_root
 
-values = some.recursive(some.binary(max_size=80), lambda inner: some.lists(inner, max_size=6), max_leaves=20)
+values = st.recursive(st.binary(max_size=80), lambda inner: st.lists(inner, max_size=6), max_leaves=20)
 
 
 def encode(value: Any) -> bytes:
@@ -44,12 +44,12 @@ def test_what_is_encoded_can_be_decoded(value: Any) -> None:
     assert decode(encode(value)) == (value, b"")
 
 
-@given(some.integers(min_value=0, max_value=2**256 - 1), some.integers(min_value=0, max_value=5))
+@given(st.integers(min_value=0, max_value=2**256 - 1), st.integers(min_value=0, max_value=5))
 def test_a_quantity_in_text_encodes_as_the_number_whatever_zeros_it_carries(number: int, zeros: int) -> None:
     assert bytes.fromhex(rlp.text_of_quantity("0x" + "0" * zeros + f"{number:x}")) == rlp.encode_int(number)
 
 
-@given(some.one_of(some.binary(max_size=70), some.integers(250, 70_000).map(bytes)))
+@given(st.one_of(st.binary(max_size=70), st.integers(250, 70_000).map(bytes)))
 def test_data_and_lists_in_text_encode_as_in_bytes(value: bytes) -> None:
     assert bytes.fromhex(rlp.text_of_data("0x" + value.hex())) == rlp.encode_bytes(value)
     assert bytes.fromhex(rlp.text_of_list(value.hex())) == rlp.encode_list([value])
@@ -69,19 +69,19 @@ def plain_root(entries: dict[str, bytes]) -> bytes:
         odd = len(nibbles) % 2
         return bytes.fromhex(f"{flag + odd:x}" + ("" if odd else "0") + nibbles)
 
-    def structure(some_entries: dict[str, bytes]) -> Any:
-        if not some_entries:
+    def structure(subset: dict[str, bytes]) -> Any:
+        if not subset:
             return b""
-        if len(some_entries) == 1:
-            ((nibbles, value),) = some_entries.items()
+        if len(subset) == 1:
+            ((nibbles, value),) = subset.items()
             return [path(nibbles, 2), value]
         shared = ""
-        while len({nibbles[: len(shared) + 1] for nibbles in some_entries}) == 1:
-            shared = next(iter(some_entries))[: len(shared) + 1]
+        while len({nibbles[: len(shared) + 1] for nibbles in subset}) == 1:
+            shared = next(iter(subset))[: len(shared) + 1]
         if shared:
-            rest = {nibbles[len(shared) :]: value for nibbles, value in some_entries.items()}
+            rest = {nibbles[len(shared) :]: value for nibbles, value in subset.items()}
             return [path(shared, 0), reference(structure(rest))]
-        below = [{n[1:]: v for n, v in some_entries.items() if n[0] == f"{digit:x}"} for digit in range(16)]
+        below = [{n[1:]: v for n, v in subset.items() if n[0] == f"{digit:x}"} for digit in range(16)]
         return [*[reference(structure(group)) if group else b"" for group in below], b""]
 
     def reference(node: Any) -> Any:
@@ -91,7 +91,7 @@ def plain_root(entries: dict[str, bytes]) -> bytes:
     return keccak(encode(structure(entries)))
 
 
-@given(some.lists(some.binary(min_size=1, max_size=60), min_size=1, max_size=300))
+@given(st.lists(st.binary(min_size=1, max_size=60), min_size=1, max_size=300))
 def test_a_lists_root_is_the_root_of_its_tree(items: list[bytes]) -> None:
     entries = {rlp.encode_int(position).hex(): item for position, item in enumerate(items)}
     assert ordered_root(items) == plain_root(entries)

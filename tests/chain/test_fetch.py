@@ -222,7 +222,7 @@ def test_a_reorg_between_two_calls_of_one_range_never_mixes_two_forks(calls: int
         pool = replace(moving.pool(batch_size=8, max_concurrency=1, **QUICK), endpoints=(Endpoint(url, "a"),))
         try:
             fetched = fetch_range_sync(pool, 30, 60)
-        except (ChainMoved, ProviderLied):  # told to try again, as the two do not fit
+        except (ChainMoved, ProviderLied):  # a retryable error, as the two do not fit
             fetched = fetch_range_sync(pool, 30, 60)
         assert moving.chain().block(60).hash != old.block(60).hash, "there was a reorg"
         assert_true(moving, fetched)
@@ -230,7 +230,7 @@ def test_a_reorg_between_two_calls_of_one_range_never_mixes_two_forks(calls: int
 
 @contextmanager
 def before_call(moving: Devchain, number: int, act: Callable[[], object]) -> Iterator[str]:
-    """A node in front of the node, which does something before it hands on its call of that number."""
+    """A node in front of the node, which does something before it forwards the call of that number."""
     calls = count(1)
 
     class Between(BaseHTTPRequestHandler):

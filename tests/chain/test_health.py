@@ -28,12 +28,12 @@ def rests(health: Health, failures: int) -> list[tuple[float, float]]:
 
     They differ by the time that the call took, which on a busy machine may be any.
     """
-    one, found = health.standings[0], []
+    standing, found = health.standings[0], []
     for _ in range(failures):
         began = time.monotonic()
-        one.rests_until = 0.0
-        health.failed(one, ProviderUnavailable("down"), began)
-        found.append((one.rests_until - time.monotonic(), one.rests_until - began))
+        standing.rests_until = 0.0
+        health.failed(standing, ProviderUnavailable("down"), began)
+        found.append((standing.rests_until - time.monotonic(), standing.rests_until - began))
     return found
 
 
@@ -53,24 +53,24 @@ def test_rests_differ_so_that_many_do_not_come_back_at_once() -> None:
     assert len({round(rests(Health(pool("jitter", rest=1.0)), 1)[0][1], 4) for _ in range(20)}) > 10
 
 
-def test_a_wait_that_was_asked_for_is_kept_up_to_the_longest_rest() -> None:
+def test_retry_after_is_respected_up_to_the_longest_rest() -> None:
     health = Health(pool("asked", rest=0.1, longest_rest=10.0))
-    for asked, kept in ((4.0, 4.0), (99.0, 10.0)):
-        one, began = health.standings[0], time.monotonic()
-        one.rests_until, one.failures = 0.0, 0
-        health.failed(one, ProviderThrottled("slower", retry_after=asked), began)
-        assert one.rests_until - time.monotonic() <= kept <= one.rests_until - began
+    for requested, expected in ((4.0, 4.0), (99.0, 10.0)):
+        standing, began = health.standings[0], time.monotonic()
+        standing.rests_until, standing.failures = 0.0, 0
+        health.failed(standing, ProviderThrottled("slower", retry_after=requested), began)
+        assert standing.rests_until - time.monotonic() <= expected <= standing.rests_until - began
 
 
 def test_requests_that_fail_together_count_as_one_failure() -> None:
     health = Health(pool("together", rest=5.0))
-    one, began = health.standings[0], time.monotonic()
+    standing, began = health.standings[0], time.monotonic()
     for _ in range(8):
-        health.failed(one, ProviderUnavailable("down"), began)
-    assert one.failures == 1
-    assert one.rests_until <= time.monotonic() + 5.0
-    health.worked(one)
-    assert one.failures == 0
+        health.failed(standing, ProviderUnavailable("down"), began)
+    assert standing.failures == 1
+    assert standing.rests_until <= time.monotonic() + 5.0
+    health.worked(standing)
+    assert standing.failures == 0
 
 
 def counting(devchain: Devchain, seen: list[tuple[float, int]], pause: float = 0.0) -> AbstractContextManager[str]:
@@ -163,7 +163,7 @@ def test_who_waits_for_a_place_and_goes_leaves_no_place_taken() -> None:
             await asyncio.sleep(0)
             waits[0].cancel()
             await asyncio.sleep(0)
-        waits[1].cancel()  # its turn was told already
+        waits[1].cancel()  # its turn was announced already
         await asyncio.gather(*waits, return_exceptions=True)
         async with asyncio.timeout(60), slots:
             pass

@@ -10,10 +10,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as some
+from hypothesis import strategies as st
 
 from tests.chain.test_fetch import QUICK
-from tests.chain.test_tip import ask
+from tests.chain.test_tip import run_with
 from tests.support.chain.devchain import Devchain
 from tests.support.chain.rewriting_proxy import rewriting_proxy
 from tracelake.chain import cross_check, tip
@@ -34,7 +34,7 @@ BODIES = [b"", b"null", b"{}", b"[1]", b"\xff\xfe", b"[" * 200_000, b"[" * 200_0
 
 
 class Bend:
-    """What a node makes of one value in the answers to one method, until told otherwise."""
+    """Changes one value in the answers to one method, until it is reset."""
 
     def __init__(self) -> None:
         self.url = ""
@@ -84,7 +84,7 @@ def _longer(text: str) -> str:
 
 @pytest.fixture(scope="module")
 def bend(still_chain: Devchain) -> Iterator[Bend]:
-    """One node for all tests here; nobody waits long for it to say what it has."""
+    """One node for all tests here, with a short wait in the cross-check."""
     made = Bend()
     with rewriting_proxy(still_chain.url, made) as made.url, pytest.MonkeyPatch.context() as patch:
         patch.setattr(cross_check, "PATIENCE_SECONDS", 0.1)
@@ -93,11 +93,11 @@ def bend(still_chain: Devchain) -> Iterator[Bend]:
 
 def pools(devchain: Devchain, bend: Bend, **more: Any) -> tuple[RpcPool, RpcPool]:
     """Of the bent node alone, and with an honest one beside it."""
-    one, other = Endpoint(bend.url, "bent"), Endpoint(devchain.node("honest"), "honest")
+    bent, honest = Endpoint(bend.url, "bent"), Endpoint(devchain.node("honest"), "honest")
     settings = QUICK | more
     return (
-        RpcPool("alone", devchain.chain_id, (one,), **settings),
-        RpcPool("beside", devchain.chain_id, (one, other), **settings),
+        RpcPool("alone", devchain.chain_id, (bent,), **settings),
+        RpcPool("beside", devchain.chain_id, (bent, honest), **settings),
     )
 
 
@@ -119,10 +119,8 @@ def assert_same(fetched: Fetched, truth: dict[str, pa.Table]) -> None:
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.differing_executors],
 )
 @given(
-    how=some.tuples(some.sampled_from([set(SCHEMAS), {"blocks", "logs"}]), some.sampled_from([1.0, 0.0])),
-    what=some.tuples(
-        some.sampled_from(METHODS), some.integers(0, 400), some.sampled_from([*JUNK, _with_zero, _loud, _longer])
-    ),
+    how=st.tuples(st.sampled_from([set(SCHEMAS), {"blocks", "logs"}]), st.sampled_from([1.0, 0.0])),
+    what=st.tuples(st.sampled_from(METHODS), st.integers(0, 400), st.sampled_from([*JUNK, _with_zero, _loud, _longer])),
 )
 def test_a_value_that_is_none_is_never_believed_and_never_our_crash(
     devchain: Devchain, bend: Bend, truth: dict[str, pa.Table], how: tuple[set[str], float], what: tuple[str, int, Any]
@@ -188,7 +186,7 @@ def test_a_head_that_is_none_is_never_our_crash(devchain: Devchain, bend: Bend, 
     for place in range(JUNK.index(junk) % 5, 25, 5):
         bend.to("eth_getBlockByNumber", place, junk)
         try:
-            ask(alone, tip.heads)
+            run_with(alone, tip.heads)
         except ProviderError as named:
             assert named.where == "bent"  # noqa: PT017 - it may also go well
 

@@ -30,10 +30,11 @@ def test_a_real_block_is_in_a_datasets_files_what_its_node_said(shared_data: Pat
     (block,) = found["blocks"]
     assert "0x" + block["block_hash"].hex() == known.block.hash == output[0]["blockHash"]
     assert (block["gas_used"], block["chain_id"]) == (int(output[-1]["cumulativeGasUsed"], 16), CHAIN)
-    told = [log for receipt in output for log in receipt["logs"]]
-    assert told
-    assert [_as_told(row) for row in found["logs"]] == [
-        (log["transactionHash"], log["address"], log["topics"], log["data"], int(log["logIndex"], 16)) for log in told
+    expected = [log for receipt in output for log in receipt["logs"]]
+    assert expected
+    assert [_as_in_json(row) for row in found["logs"]] == [
+        (log["transactionHash"], log["address"], log["topics"], log["data"], int(log["logIndex"], 16))
+        for log in expected
     ]
     assert {row["block_hash"] for row in found["logs"]} == {block["block_hash"]}
 
@@ -45,7 +46,7 @@ def _written_and_read(name: str, known: Known, folder: Path) -> pa.Table:
     return pq.read_table(pa.BufferReader(objects.get(place.object(written.file.name))))
 
 
-def _as_told(row: dict[str, object]) -> tuple[object, ...]:
+def _as_in_json(row: dict[str, object]) -> tuple[object, ...]:
     topics = [_hex(row[f"topic{place}"]) for place in range(4) if row[f"topic{place}"] is not None]
     return _hex(row["transaction_hash"]), _hex(row["address"]), topics, _hex(row["data"]), row["log_index"]
 

@@ -75,7 +75,7 @@ def test_a_throttle_is_waited_out_whatever_its_code_and_words(method: str, code:
 
 
 @pytest.mark.parametrize(("code", "words"), SIZES)
-def test_what_is_too_much_is_asked_for_in_parts(code: int, words: str) -> None:
+def test_a_range_that_is_too_large_is_fetched_in_smaller_ranges(code: int, words: str) -> None:
     assert type(read_error(NODE, "eth_getLogs", RpcError(code, words))) is SizeRefused
 
 
@@ -88,7 +88,7 @@ def test_a_bare_limit_is_one_of_pace_where_nothing_can_be_split() -> None:
     ("words", "seconds"),
     [("retry in 10s", 10.0), ("try again in 250ms", 0.25), ("retry after 2m0s", 120.0), ("later", None)],
 )
-def test_a_wait_that_is_told_in_words_is_kept(words: str, seconds: float | None) -> None:
+def test_a_wait_given_in_the_error_message_is_respected(words: str, seconds: float | None) -> None:
     error = read_error(NODE, "eth_blockNumber", RpcError(429, f"too many requests, {words}"))
     assert isinstance(error, ProviderThrottled)
     assert error.retry_after == seconds
@@ -115,14 +115,14 @@ def test_a_status_is_read_with_its_words(
 
 
 @pytest.mark.parametrize("before", range(230, 320, 7))
-def test_a_key_is_hidden_before_the_words_are_cut(before: int) -> None:
+def test_a_key_is_redacted_before_the_message_is_cut(before: int) -> None:
     key = "abcdefghijklmnopqrstuvwxyz012345"
     node = Endpoint(f"https://node.example/v2/{key}", "node", (("x-api-key", key[::-1]),))
     words = "x" * before + f" /v2/{key} {key[::-1]} is not allowed"
     for error in (read_status(node, 403, {}, words.encode()), read_error(node, "eth_call", RpcError(-32000, words))):
-        assert not any(part in error.message for item in (key, key[::-1]) for part in (item[:4], item[-4:]))
+        assert not any(piece in error.message for item in (key, key[::-1]) for piece in (item[:4], item[-4:]))
 
 
-def test_a_key_is_hidden_however_it_is_spelled() -> None:
+def test_a_key_is_redacted_in_every_spelling() -> None:
     node = Endpoint("https://node.example/v2/key%2Fwith%20more-0123", "node")
     assert node.hide("no such key: key/with more-0123, key%2Fwith%20more-0123") == "no such key: ***, ***"

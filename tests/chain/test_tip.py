@@ -15,16 +15,16 @@ from tracelake.chain.nodes.rpc_pool import RpcPool
 from tracelake.errors import ProviderLagged, ProviderLied
 
 
-def ask(pool: RpcPool, question: Callable[[RpcClient], Awaitable[Any]]) -> Any:
+def run_with(pool: RpcPool, call: Callable[[RpcClient], Awaitable[Any]]) -> Any:
     async def main() -> Any:
         async with RpcClient(pool) as client:
-            return await question(client)
+            return await call(client)
 
     return run(main())
 
 
 def test_heads_are_the_chains(devchain: Devchain) -> None:
-    heads = ask(devchain.pool(**QUICK), tip.heads)
+    heads = run_with(devchain.pool(**QUICK), tip.heads)
     chain = devchain.chain()
     assert (heads.latest.number, heads.safe.number, heads.finalized.number) == (240, 208, 176)
     made = chain.block(240)
@@ -33,25 +33,27 @@ def test_heads_are_the_chains(devchain: Devchain) -> None:
     )
 
 
-def test_what_is_final_is_asked_once_and_whoever_cannot_say_is_no_error(devchain: Devchain) -> None:
+def test_the_final_block_is_requested_once_and_a_node_that_does_not_know_it_is_no_error(devchain: Devchain) -> None:
     pool = devchain.pool(**QUICK)
-    assert ask(pool, tip.finalized_number) == 176
+    assert run_with(pool, tip.finalized_number) == 176
     for kind in ("null_block", "unknown_method", "throttle_call", "drop", "lie_hash"):
         devchain.fault(kind, method="eth_getBlockByNumber", times=1)
-        assert ask(pool, tip.finalized_number) is None, kind
-        assert ask(pool, tip.finalized_number) == 176, f"{kind}: asked again, the fault is over"
+        assert run_with(pool, tip.finalized_number) is None, kind
+        assert run_with(pool, tip.finalized_number) == 176, f"{kind}: requested again, the fault is over"
 
 
 def test_a_head_that_is_not_its_hash_is_a_lie(devchain: Devchain) -> None:
     devchain.fault("lie_hash")
-    for question in (tip.heads, lambda client: tip.headers(client, [3, 4], 0)):
+    for call in (tip.heads, lambda client: tip.headers(client, [3, 4], 0)):
         with pytest.raises(ProviderLied):
-            ask(devchain.pool(**QUICK), question)
+            run_with(devchain.pool(**QUICK), call)
 
 
 def test_headers_come_in_the_order_asked_for(devchain: Devchain) -> None:
     chain = devchain.chain()
-    found = ask(devchain.pool(batch_size=3, **QUICK), lambda client: tip.headers(client, [9, 2, 200, 5, 4, 3, 1], 0))
+    found = run_with(
+        devchain.pool(batch_size=3, **QUICK), lambda client: tip.headers(client, [9, 2, 200, 5, 4, 3, 1], 0)
+    )
     assert [(item.number, item.hash.hex()) for item in found] == [
         (number, chain.block(number).hash[2:]) for number in (9, 2, 200, 5, 4, 3, 1)
     ]
@@ -59,25 +61,25 @@ def test_headers_come_in_the_order_asked_for(devchain: Devchain) -> None:
 
 def test_a_header_that_is_not_there_yet_is_lag(devchain: Devchain) -> None:
     with pytest.raises(ProviderLagged, match="9999"):
-        ask(devchain.pool(**QUICK), lambda client: tip.headers(client, [9999], 0))
+        run_with(devchain.pool(**QUICK), lambda client: tip.headers(client, [9999], 0))
 
 
 def test_a_follower_finds_where_a_reorg_began() -> None:
     with running(blocks=50) as moving:
         pool = moving.pool(**QUICK)
-        known = {item.number: item for item in ask(pool, lambda client: tip.headers(client, range(51), 0))}
+        known = {item.number: item for item in run_with(pool, lambda client: tip.headers(client, range(51), 0))}
         left = known[50]
         moving.reorg(7)
-        now = ask(pool, lambda client: tip.headers(client, range(51), 0))
+        now = run_with(pool, lambda client: tip.headers(client, range(51), 0))
         assert [item.number for item in now if known[item.number] != item] == list(range(44, 51))
         moving.switch(0)
-        assert ask(pool, lambda client: tip.headers(client, [50], 0)) == [left]
+        assert run_with(pool, lambda client: tip.headers(client, [50], 0)) == [left]
 
 
 def test_headers_come_from_the_endpoint_that_is_asked_and_no_other(devchain: Devchain) -> None:
     devchain.fault("lag", node="late", value=100)
     pool = devchain.pool("late", "here", **QUICK)
-    assert {ask(pool, tip.heads).by for _ in range(4)} == {0, 1}
-    assert [header.number for header in ask(pool, lambda client: tip.headers(client, [240], 1))] == [240]
+    assert {run_with(pool, tip.heads).by for _ in range(4)} == {0, 1}
+    assert [header.number for header in run_with(pool, lambda client: tip.headers(client, [240], 1))] == [240]
     with pytest.raises(ProviderLagged, match="late"):
-        ask(pool, lambda client: tip.headers(client, [240], 0))
+        run_with(pool, lambda client: tip.headers(client, [240], 0))

@@ -1,4 +1,4 @@
-"""No lie passes: a node alone that tells one is named, beside an honest one it is ignored."""
+"""No wrong result passes: a node alone that returns one is named, beside an honest one it is ignored."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import contextlib
 
 import pytest
 from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as some
+from hypothesis import strategies as st
 
 from tests.chain.test_fetch import QUICK, assert_true
 from tests.support.chain.devchain import Devchain
@@ -59,14 +59,12 @@ def test_headers_alone_are_held_against_each_other(devchain: Devchain, kind: str
 
 
 @given(
-    faults=some.lists(
-        some.tuples(
-            some.sampled_from(sorted(set(KINDS) - {"slow"})), some.sampled_from(["a", "b", "*"]), some.integers(1, 6)
-        ),
+    faults=st.lists(
+        st.tuples(st.sampled_from(sorted(set(KINDS) - {"slow"})), st.sampled_from(["a", "b", "*"]), st.integers(1, 6)),
         max_size=5,
     ),
-    start=some.integers(0, 200),
-    length=some.integers(1, 40),
+    start=st.integers(0, 200),
+    length=st.integers(1, 40),
 )
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_whatever_the_nodes_do_a_range_is_true_or_refused_and_one_honest_node_is_enough(

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.chain_walk.test_follow import FOLLOW
-from tests.chain_walk.test_queries import ask, query_answerer
+from tests.chain_walk.test_queries import query_answerer, run_query
 from tests.support.dispatcher.control import deployed_and_active
 from tests.support.systems.chain import ChainSystem, rows_of, truth
 from tests.support.systems.walk import working
@@ -38,7 +38,7 @@ AGAIN = SMALL.replace(
 ).replace("      - {from: {job: gather}}\n", "      - {from: {job: gather}}\n      - {from: {job: again}}\n")
 
 
-async def test_a_question_sees_every_row_when_the_ranges_of_a_compaction_have_changed_and_changed_back(
+async def test_a_query_sees_every_row_when_the_ranges_of_a_compaction_have_changed_and_changed_back(
     system: ChainSystem, tmp_path: Path
 ) -> None:
     first = await deployed_and_active(system.walk.control, system.walk.org, SMALL)
@@ -86,7 +86,7 @@ async def test_a_changed_compaction_makes_its_past_from_the_files_of_the_one_bef
 
 
 def without_spark(system: ChainSystem) -> Wrapper:
-    """A worker that follows and compacts by itself: Spark is there for the questions."""
+    """A worker that follows and compacts by itself: Spark is there for the queries."""
     return replace(system, spark=None).worker()
 
 
@@ -102,14 +102,14 @@ async def grown(system: ChainSystem, blocks: int) -> UUID:
 
 
 async def equal(system: ChainSystem, answerer: QueryAnswerer) -> None:
-    """What a question finds of each table is the chain, row for row."""
+    """What a query finds of each table is the chain, row for row."""
     head = system.devchain.describe()["head"]
     for table in TABLES:
         rows = truth(system.devchain, table, 0, head)
         expected = [[plain(value) for value in row.values()] for row in rows]
         names = ", ".join(rows[0])
         try:
-            found = await ask(answerer, f"SELECT {names} FROM chain_{table}")  # noqa: S608 - its columns
+            found = await run_query(answerer, f"SELECT {names} FROM chain_{table}")  # noqa: S608 - its columns
         except Unavailable as away:
             raise AssertionError(away.message) from None
         assert sorted(found, key=str) == sorted(expected, key=str), table

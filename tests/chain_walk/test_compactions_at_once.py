@@ -1,4 +1,4 @@
-"""Compactions step by step, claimed, run and told in any order: what is marked cold is in a file, as it was last."""
+"""Compactions step by step, claimed, run and reported in any order: what is marked cold is in a file, as it was."""
 
 from __future__ import annotations
 
@@ -51,14 +51,14 @@ publish:
 
 @dataclass
 class Steps:
-    """A hot table written by hand, and compactions of it, each as far as the test lets it go."""
+    """A hot table written by the test, and compactions of it, each as far as the test lets it go."""
 
     system: ChainSystem
     table: HotTable
     rows: list[dict[str, Any]]
 
     async def claimed(self, job: str = "compact") -> Claimed:
-        """The task of this job that nobody has."""
+        """The task of this job that no worker has claimed."""
         await self.system.walk.until_nothing_is_owed()
         task: UUID = await self.system.walk.control.pool.fetchval(
             "SELECT t.id FROM tasks t JOIN jobs j ON j.id = t.job_id WHERE j.name = $1 AND t.status = 'Queued'",
@@ -91,14 +91,14 @@ class Steps:
             self.system.worker().runner.run, claimed, WorkerTaskApi(claimed, self.system.walk.tasks)
         )
 
-    async def tell(self, claimed: Claimed, finished: Finished) -> None:
+    async def report(self, claimed: Claimed, finished: Finished) -> None:
         assert finished.request.status == "Completed", finished.request.error_message
         answer = await self.system.walk.tasks.complete(claimed.capability_token, finished.request)
         assert finished.after_commit is not None
         await asyncio.to_thread(finished.after_commit, answer.commits or {})
 
     async def compact(self, claimed: Claimed) -> None:
-        await self.tell(claimed, await self.run(claimed))
+        await self.report(claimed, await self.run(claimed))
 
     async def tried_again(self, claimed: Claimed) -> Claimed:
         fence: dict[str, Any] = {
@@ -135,7 +135,7 @@ async def stepping(system: ChainSystem, text: str = DAG) -> Steps:
     return Steps(system, table, rows.to_pylist())
 
 
-async def test_a_range_whose_files_were_old_news_is_not_marked_cold(bare_system: ChainSystem) -> None:
+async def test_a_range_whose_files_were_outdated_is_not_marked_cold(bare_system: ChainSystem) -> None:
     steps = await stepping(bare_system)
     for start in (0, 10):
         await steps.compact(await steps.triggered(start, start + 9))
@@ -160,7 +160,7 @@ async def test_a_compaction_that_read_before_another_one_committed_is_refused_an
     await steps.compact(early)  # which commits, marks and sweeps
     assert min(bare_system.hot_marks(steps.table.dataset_version)) == 10
     with pytest.raises(Conflict, match="0-9 was committed while this was made"):
-        await steps.tell(late, old)
+        await steps.report(late, old)
     assert await steps.current_rows() == steps.rows
     await steps.compact(await steps.tried_again(late))
     assert await steps.current_rows() == steps.rows
@@ -174,9 +174,9 @@ async def test_rows_that_shall_stay_stay_and_are_not_read_twice(bare_system: Cha
         await steps.compact(await steps.triggered(start, start + 9))
     assert sorted(bare_system.hot_marks(steps.table.dataset_version)) == list(range(BLOCKS))
     with psycopg.connect(bare_system.data_dsn) as connection:
-        kept = connection.execute(sql.SQL("SELECT count(*) FROM {}").format(steps.table.identifier)).fetchone()
+        remaining = connection.execute(sql.SQL("SELECT count(*) FROM {}").format(steps.table.identifier)).fetchone()
         hot = connection.execute("SELECT count(*) FROM trace_meta.hot_blocks WHERE compacted_in IS NULL").fetchone()
-    assert (kept, hot) == ((BLOCKS,), (0,)), "all are there, and all are marked cold"
+    assert (remaining, hot) == ((BLOCKS,), (0,)), "all are there, and all are marked cold"
     assert await steps.current_rows() == steps.rows
     steps.write_again(3)
     assert await steps.current_rows() == steps.rows

@@ -38,7 +38,7 @@ jobs:
 
 
 async def equal(system: ChainSystem) -> None:
-    """Hot and cold of every table, read apart and put together by the rule of the seam, are the chain's rows."""
+    """Hot and cold of every table, read apart and joined at the boundary between them, are the chain's rows."""
     head = system.devchain.describe()["head"]
     for output, table in enumerate(("blocks", "transactions", "logs")):
         found = await system.current_rows("live", "follow", "compact", output, table)
@@ -67,7 +67,7 @@ async def follow(system: ChainSystem, node: CountingNode) -> None:
             system.devchain.reorg(depth)
             await system.until_followed(version)
         await until_polled(node)  # it has caught up, and only looks
-        system.devchain.reorg(4, 4)  # as high as before: only its hashes tell
+        system.devchain.reorg(4, 4)  # as high as before: only its hashes differ
         await system.until_followed(version)
         system.devchain.mine(30)
         await system.until_followed(version)

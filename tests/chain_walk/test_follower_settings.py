@@ -1,4 +1,4 @@
-"""What followers can be told: where to begin, what to tell of, to begin anew with each version. Without Spark."""
+"""Settings of followers: first block, events, and reset with each version. Without Spark."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ jobs:
     heartbeat_interval_seconds: 1s
 """
 MORE = "  - {name: ask, operator: noop, runtime: dispatcher, source: {kind: manual}}\n"
-TOLD = """
+EVENT_RANGES = """
 SELECT lower(e.block_range) AS first, upper(e.block_range) - 1 AS last
   FROM events e JOIN datasets d ON d.id = e.dataset_uuid WHERE d.producer_dag_name = $1 ORDER BY 1
 """
@@ -41,7 +41,7 @@ OF_FINAL = "SELECT {} FROM {} o JOIN datasets d ON d.id = o.dataset_uuid WHERE d
 TAKEN_BACK = "SELECT lower(block_range) AS first, upper(block_range) - 1 AS last FROM data_invalidations"
 
 
-async def test_a_follower_tells_of_each_block_or_of_all_that_came_together_from_its_first_block_on(
+async def test_a_follower_emits_an_event_per_block_or_per_range_from_its_first_block_on(
     bare_system: ChainSystem,
 ) -> None:
     system, head = bare_system, bare_system.devchain.describe()["head"]
@@ -52,9 +52,9 @@ async def test_a_follower_tells_of_each_block_or_of_all_that_came_together_from_
             version = await system.version(strategy, "follow")
             await system.until_followed(version)
             assert sorted(system.hot_marks(version)) == list(range(head - 9, head + 1))
-        told = {name: await told_until(system, name, head) for name in ("per_block", "per_range")}
-    assert told["per_block"] == [(number, number) for number in range(head - 9, head + 1)]
-    assert told["per_range"] == [(head - 9, head)]
+        ranges = {name: await events_until(system, name, head) for name in ("per_block", "per_range")}
+    assert ranges["per_block"] == [(number, number) for number in range(head - 9, head + 1)]
+    assert ranges["per_range"] == [(head - 9, head)]
 
 
 async def test_outputs_are_reset_once_for_each_version_and_never_by_a_restart(bare_system: ChainSystem) -> None:
@@ -78,14 +78,14 @@ async def test_how_a_follower_works_is_changed_by_a_deploy_without_beginning_ane
     version = await system.version("tuned", "follow")
     async with working(system.worker()):
         await system.until_followed(version)
-        await told_until(system, "tuned", first)
+        await events_until(system, "tuned", first)
     system.devchain.mine(3)
     await system.deploy(text.replace("poll_seconds: 0.05", "poll_seconds: 0.1, batch: 1"))
     assert await system.version("tuned", "follow") == version
     async with working(system.worker()):
-        told = await told_until(system, "tuned", first + 3)
+        ranges = await events_until(system, "tuned", first + 3)
     assert system.hot_marks(version) == hashes(system, first)
-    assert told == [(number, number) for number in range(first, first + 4)], "one at a time, as it is told now"
+    assert ranges == [(number, number) for number in range(first, first + 4)], "one at a time, as it is configured now"
 
 
 async def test_a_reorg_below_the_first_block_of_a_follower_that_began_at_the_tip_replaces_all_it_has(
@@ -106,23 +106,23 @@ async def test_a_reorg_below_the_first_block_of_a_follower_that_began_at_the_tip
 
 
 @pytest.mark.parametrize(("strategy", "more"), [("per_range", 5), ("per_block", 130)])
-async def test_what_becomes_final_in_the_step_of_a_reorg_is_told_and_not_taken_back(
+async def test_blocks_that_become_final_in_the_step_of_a_reorg_are_emitted_and_not_invalidated(
     bare_system: ChainSystem, strategy: str, more: int
 ) -> None:
-    """Nobody has read it yet, so nobody is to read it again; also if there is more to tell than one call holds."""
+    """No job has read them yet, so none has to read them again; also with more events than one call holds."""
     system, head = bare_system, bare_system.devchain.describe()["head"]
     text = dag("late", f"start_block: {head - 20}, emit_strategy: {strategy}")
     await system.deploy(text.replace("config:", "outputs: [blocks, final]\n    config:"))
     version = await system.version("late", "follow")
     async with working(system.worker()):
         await system.until_followed(version)
-        await told_final(system, head - system.devchain.describe()["finality"])
+        await until_final_event(system, head - system.devchain.describe()["finality"])
     system.devchain.reorg(3, more)
     system.devchain.finality(1)
     async with working(system.worker()):
         await system.until_followed(version)
         assert (head - 2, head) in await invalidated(system, head)
-        await told_final(system, head - 3 + more - 1)
+        await until_final_event(system, head - 3 + more - 1)
     assert await system.walk.control.pool.fetchval(OF_FINAL.format("count(*)", "data_invalidations")) == 0
 
 
@@ -165,14 +165,14 @@ async def test_wake_ups_of_one_follower_that_come_together_start_it_once(bare_sy
         assert len(worker.sources) == 1
 
 
-async def test_a_follower_ends_soon_when_it_is_told_to_though_its_node_never_answers(bare_system: ChainSystem) -> None:
+async def test_a_follower_stops_soon_on_request_though_its_node_never_answers(bare_system: ChainSystem) -> None:
     system = bare_system
     await system.deploy(dag("mute", "start_block: latest"))
-    async with a_mute_node() as (url, asked):
+    async with a_mute_node() as (url, called):
         pool = RpcPool("mute", system.devchain.chain_id, (Endpoint(url, "mute"),), timeout=3600)
         async with working(system.worker_on(pool)):
             async with asyncio.timeout(60):
-                await asked.wait()
+                await called.wait()
         # Here working() has asked it to stop, and has waited for that.
     assert await system.failures() == []
 
@@ -182,12 +182,12 @@ async def test_a_follower_ends_soon_when_its_lease_is_lost_though_its_node_never
 ) -> None:
     system = bare_system
     await system.deploy(dag("mute", "start_block: latest"))
-    async with a_mute_node() as (url, asked):
+    async with a_mute_node() as (url, called):
         pool = RpcPool("mute", system.devchain.chain_id, (Endpoint(url, "mute"),), timeout=3600)
         worker = system.worker_on(pool)
         async with working(worker):
             async with asyncio.timeout(60):
-                await asked.wait()
+                await called.wait()
             [api] = worker.sources
             api.lost.set()
             async with asyncio.timeout(60):
@@ -240,19 +240,19 @@ def writings(system: ChainSystem) -> int:
 
 @asynccontextmanager
 async def a_mute_node() -> AsyncIterator[tuple[str, asyncio.Event]]:
-    """It takes every connection and question, and answers none."""
-    asked, open_ones = asyncio.Event(), list[asyncio.StreamWriter]()
+    """Accepts every connection and request, and answers none."""
+    called, writers = asyncio.Event(), list[asyncio.StreamWriter]()
 
     async def hear(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        open_ones.append(writer)
+        writers.append(writer)
         await reader.read(1)
-        asked.set()
+        called.set()
 
     async with await asyncio.start_server(hear, "127.0.0.1", 0) as server:
         try:
-            yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/", asked
+            yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/", called
         finally:
-            for writer in open_ones:
+            for writer in writers:
                 writer.transport.abort()
 
 
@@ -263,7 +263,7 @@ def hashes(system: ChainSystem, first: int) -> dict[int, bytes]:
 
 
 async def invalidated(system: ChainSystem, last: int) -> list[tuple[int, int]]:
-    """What was taken back, when this block was: that is after its rows are there."""
+    """The invalidated ranges, once this block is in one, which is after its rows are there."""
     async with asyncio.timeout(60):
         while True:
             rows = await system.walk.control.pool.fetch(TAKEN_BACK)
@@ -277,20 +277,20 @@ def dag(name: str, config: str) -> str:
     return DAG.replace("NAME", name).replace("CONFIG", config)
 
 
-async def told_until(system: ChainSystem, name: str, last: int) -> list[tuple[int, int]]:
-    """What was told, when the last block was: that is after its rows are there."""
+async def events_until(system: ChainSystem, name: str, last: int) -> list[tuple[int, int]]:
+    """The ranges of the events, once the last block has one, which is after its rows are there."""
     async with asyncio.timeout(120):
         while True:
-            told = [(row["first"], row["last"]) for row in await system.walk.control.pool.fetch(TOLD, name)]
-            if told and told[-1][1] == last:
-                return told
+            ranges = [(row["first"], row["last"]) for row in await system.walk.control.pool.fetch(EVENT_RANGES, name)]
+            if ranges and ranges[-1][1] == last:
+                return ranges
             await asyncio.sleep(0.05)
 
 
-async def told_final(system: ChainSystem, last: int) -> None:
+async def until_final_event(system: ChainSystem, last: int) -> None:
     async with asyncio.timeout(60):
-        told = OF_FINAL.format("max(upper(o.block_range)) - 1", "events")
-        while await system.walk.control.pool.fetchval(told) != last:  # noqa: ASYNC110 - a worker's work is waited for
+        last_final = OF_FINAL.format("max(upper(o.block_range)) - 1", "events")
+        while await system.walk.control.pool.fetchval(last_final) != last:  # noqa: ASYNC110 - a worker's work is waited for
             await asyncio.sleep(0.05)
 
 

@@ -58,7 +58,7 @@ async def test_a_lying_node_is_named_and_nothing_is_committed(system: ChainSyste
 
 
 async def test_what_is_not_final_yet_is_ingested_and_said(bare_system: ChainSystem) -> None:
-    """A backfill is not corrected after a reorg: who asks for blocks near the tip is told so."""
+    """A backfill is not corrected after a reorg: a job for blocks near the tip gets a warning."""
     system = bare_system
     await system.deploy(BACKFILL)
     async with working(system.worker()):

@@ -100,7 +100,7 @@ async def test_the_follower_waits_and_says_who_is_wrong_and_goes_on_with_an_hone
 
 
 async def test_a_throttle_said_in_json_is_waited_out(bare_system: ChainSystem) -> None:
-    """By ingest within one attempt, and by the follower, however often it is told; no attempt is spent on it."""
+    """By ingest within one attempt, and by the follower, however often it happens; no attempt is spent on it."""
     system = bare_system
     await system.deploy(BACKFILL.replace("runtime: ecs_platform", ONE_ATTEMPT))
     await system.deploy(Follows().dag)

@@ -1,4 +1,4 @@
-"""Questions about a followed chain: hot and cold rows are one table, and a question sees one moment of it."""
+"""Queries on a followed chain: hot and cold rows are one table, and a query sees one snapshot of it."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ def query_answerer(system: ChainSystem, folder: Path) -> QueryAnswerer:
     )
 
 
-async def ask(answerer: QueryAnswerer, sql: str) -> list[list[Any]]:
+async def run_query(answerer: QueryAnswerer, sql: str) -> list[list[Any]]:
     _, table = await answerer.for_user("test|acme", QueryRequest(sql=sql))
     return rows_of(table)
 
 
-async def test_a_question_sees_one_moment_through_reorgs_commits_and_compactions(
+async def test_a_query_sees_one_snapshot_through_reorgs_commits_and_compactions(
     system: ChainSystem, tmp_path: Path
 ) -> None:
     await system.deploy(FOLLOW + PUBLISHED)
@@ -58,7 +58,7 @@ async def test_a_question_sees_one_moment_through_reorgs_commits_and_compactions
             system.devchain.mine(15)
             system.devchain.reorg(depth)
             for _ in range(3):  # while it follows, gathers, compacts and sweeps
-                ((count, different, low, high),) = await ask(answerer, WHOLE)
+                ((count, different, low, high),) = await run_query(answerer, WHOLE)
                 assert (low, different, count) == (0, count, high + 1), "no block is missing, and none is there twice"
         await system.settled()
         system.devchain.mine(30)  # one more compaction: it also ends those before it
@@ -67,7 +67,7 @@ async def test_a_question_sees_one_moment_through_reorgs_commits_and_compactions
         await system.until_equal(lambda: equal(system, answerer))
     assert await system.failures() == []
     assert min(system.hot_marks(version)) >= 20  # much of what was read came from files
-    ((cold,),) = await ask(answerer, "SELECT count(*) AS n FROM cold_blocks")
+    ((cold,),) = await run_query(answerer, "SELECT count(*) AS n FROM cold_blocks")
     assert 0 < cold < system.devchain.describe()["head"], "the compacted dataset by its own name is what was compacted"
 
 
@@ -76,7 +76,7 @@ async def equal(system: ChainSystem, answerer: QueryAnswerer) -> None:
     expected = truth(system.devchain, "blocks", 0, head)
     names = ", ".join(expected[0])
     try:
-        found = await ask(answerer, f"SELECT {names} FROM chain_blocks ORDER BY block_number")  # noqa: S608 - its columns
+        found = await run_query(answerer, f"SELECT {names} FROM chain_blocks ORDER BY block_number")  # noqa: S608 - its columns
     except Unavailable as away:
         raise AssertionError(away.message) from None
     assert found == [[plain(value) for value in row.values()] for row in expected]

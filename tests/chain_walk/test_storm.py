@@ -1,7 +1,7 @@
 """Any sequence of blocks, reorgs, restarts and kills leaves hot and cold equal, row for row, to the final chain.
 
 Costs about a minute on a machine that is not busy. More stories: `--storms 50`. Each run makes up others; one that
-fails says with which `--storm-seed` it is told again.
+fails says with which `--storm-seed` it is repeated.
 """
 
 from __future__ import annotations
@@ -50,8 +50,10 @@ STEP = st.one_of(
     st.just(Restart()),
     st.builds(Wait, st.booleans()),
 )
-SOME = st.lists(STEP, max_size=4)
-STORY = st.builds(lambda *parts: [*parts[0], parts[1], *parts[2], parts[3], *parts[4]], SOME, REORG, SOME, KILL, SOME)
+STEPS = st.lists(STEP, max_size=4)
+STORY = st.builds(
+    lambda *pieces: [*pieces[0], pieces[1], *pieces[2], pieces[3], *pieces[4]], STEPS, REORG, STEPS, KILL, STEPS
+)
 FOLLOWS = st.builds(
     Follows, st.just("latest") | st.integers(0, START + 20), st.sampled_from(["per_block", "per_range"])
 )
@@ -77,7 +79,7 @@ HARD: list[list[Step]] = [
         Wait(settled=True),
         Reorg(70, 2),
     ],
-    # The branch that comes is shorter than what went, and somebody is killed before it has grown again.
+    # The branch that comes is shorter than what went, and a process is killed before it has grown again.
     [
         Mine(30),
         Wait(settled=True),
@@ -107,8 +109,8 @@ FROM_THE_TIP: list[Step] = [
 ]
 
 
-class Tell(Protocol):
-    def __call__(self, tell: Callable[[Storm], Awaitable[None]], follows: Follows = ALL) -> None: ...
+class RunStorm(Protocol):
+    def __call__(self, play: Callable[[Storm], Awaitable[None]], follows: Follows = ALL) -> None: ...
 
 
 @pytest.fixture(scope="module")
@@ -124,16 +126,16 @@ def chain() -> Iterator[Devchain]:
 
 
 @pytest.fixture
-def storm(clone: Callable[[Database], str], tmp_path: Path, chain: Devchain, nursery: Nursery) -> Tell:
+def storm(clone: Callable[[Database], str], tmp_path: Path, chain: Devchain, nursery: Nursery) -> RunStorm:
     """Each story has databases, a Dispatcher and workers of its own."""
 
-    def run(tell: Callable[[Storm], Awaitable[None]], follows: Follows = ALL) -> None:
+    def run(play: Callable[[Storm], Awaitable[None]], follows: Follows = ALL) -> None:
         async def in_a_storm() -> None:
             dsns = {str(name): clone(name) for name in cast("tuple[Database, ...]", ("state", "queue", "data"))}
             folder = tmp_path / uuid4().hex[:8]
             folder.mkdir()
             async with a_storm(dsns, folder, chain, nursery, follows) as made:
-                await tell(made)
+                await play(made)
 
         asyncio.run(in_a_storm())
 
@@ -141,16 +143,18 @@ def storm(clone: Callable[[Database], str], tmp_path: Path, chain: Devchain, nur
 
 
 @pytest.mark.parametrize("story", HARD, ids=["deep and back", "shorter"])
-def test_what_is_hard_leaves_hot_and_cold_equal_to_the_chain(storm: Tell, story: Sequence[Step]) -> None:
+def test_what_is_hard_leaves_hot_and_cold_equal_to_the_chain(storm: RunStorm, story: Sequence[Step]) -> None:
     storm(lambda made: made.tell(story))
 
 
-def test_who_began_at_the_tip_equals_the_chain_from_there_on_whatever_is_reorganised(storm: Tell) -> None:
+def test_who_began_at_the_tip_equals_the_chain_from_there_on_whatever_is_reorganised(storm: RunStorm) -> None:
     storm(lambda made: made.tell(FROM_THE_TIP), Follows("latest"))
 
 
-def test_a_worker_dies_at_each_point_of_following_and_compacting_and_hot_and_cold_equal_the_chain(storm: Tell) -> None:
-    async def tell(made: Storm) -> None:
+def test_a_worker_dies_at_each_point_of_following_and_compacting_and_hot_and_cold_equal_the_chain(
+    storm: RunStorm,
+) -> None:
+    async def play(made: Storm) -> None:
         for point in OWN:
             worker = made.start(point)
             made.system.devchain.mine(21)  # something is new, and something else is final
@@ -162,11 +166,11 @@ def test_a_worker_dies_at_each_point_of_following_and_compacting_and_hot_and_col
         assert await made.garbage() == set(), "what the dead wrote is gone"
         assert await made.is_equal(), "and nothing else is"
 
-    storm(tell)
+    storm(play)
 
 
-def test_a_follower_that_froze_and_was_followed_by_another_changes_nothing_when_it_wakes(storm: Tell) -> None:
-    async def tell(made: Storm) -> None:
+def test_a_follower_that_froze_and_was_followed_by_another_changes_nothing_when_it_wakes(storm: RunStorm) -> None:
+    async def play(made: Storm) -> None:
         for point in FROZEN_AT:
             old = made.start(point, how="stop")
             assert await old.stopped(), f"{point} was never hit: {old.said()}"
@@ -186,13 +190,13 @@ def test_a_follower_that_froze_and_was_followed_by_another_changes_nothing_when_
             await made.elapse()
         await made.ends()
 
-    storm(tell, Follows("latest", reset=True))
+    storm(play, Follows("latest", reset=True))
 
 
 def test_a_worker_dies_at_each_point_of_compacting_while_its_ranges_change_and_no_row_is_lost_or_doubled(
-    storm: Tell,
+    storm: RunStorm,
 ) -> None:
-    async def tell(made: Storm) -> None:
+    async def play(made: Storm) -> None:
         for turn, point in enumerate(point for point in OWN if point.startswith("parquet_compact.")):
             worker = made.start(point)
             made.system.devchain.mine(61)  # enough for a range of either size
@@ -207,11 +211,11 @@ def test_a_worker_dies_at_each_point_of_compacting_while_its_ranges_change_and_n
         # A source's task that was given up with its version is not tried again: the new version has its own.
         assert [said for said in await made.system.failures() if not said.startswith("follow: the lease")] == []
 
-    storm(tell)
+    storm(play)
 
 
 def test_after_any_story_of_blocks_reorgs_restarts_and_kills_hot_and_cold_equal_the_final_chain(
-    storm: Tell, request: pytest.FixtureRequest
+    storm: RunStorm, request: pytest.FixtureRequest
 ) -> None:
     stories, chosen = (request.config.getoption(name) for name in ("--storms", "--storm-seed"))
     chosen = random.randrange(1 << 32) if chosen is None else chosen  # noqa: S311 - any will do
@@ -226,11 +230,11 @@ def test_after_any_story_of_blocks_reorgs_restarts_and_kills_hot_and_cold_equal_
         print_blob=False,
     )
     @given(STORY, FOLLOWS)
-    def told(story: list[Step], follows: Follows) -> None:
+    def play_story(story: list[Step], follows: Follows) -> None:
         storm(lambda made: made.tell(story), follows)
 
     try:
-        told()
+        play_story()
     except BaseException as wrong:
         wrong.add_note(f"the same stories again: --storms {stories} --storm-seed {chosen}")
         raise
