@@ -63,11 +63,11 @@ def test_a_dag_that_names_alerts_is_left_to_the_running_system(trace: Trace, tmp
     page = (Path(__file__).parents[2] / "docs" / "how-to" / "raise_alerts.md").read_text(encoding="utf-8")
     text = page.partition("```yaml\n")[2].partition("```")[0]
     file = tmp_path / "alerts.yaml"
-    ask = "jobs:\n  - {name: ask, operator: noop, runtime: dispatcher, source: {kind: manual}}\n"
+    trigger_job = "jobs:\n  - {name: ask, operator: noop, runtime: dispatcher, source: {kind: manual}}\n"
     for was, becomes in (
         ("BUNDLE_SHA256", "0" * 64),
         ("runtime: lambda", "runtime: ecs_udf"),
-        ("jobs:\n", ask),
+        ("jobs:\n", trigger_job),
         ("{dataset: transfers}", "{job: ask}"),
     ):
         text = text.replace(was, becomes)

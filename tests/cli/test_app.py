@@ -19,7 +19,7 @@ def test_the_version_is_that_of_the_installed_package() -> None:
     assert trace("--version").stdout == f"trace {version('tracelake')}\n"
 
 
-def test_a_variable_of_somebody_else_is_warned_of_beside_the_answer(tmp_path: Path) -> None:
+def test_an_unknown_variable_is_warned_of_beside_the_answer(tmp_path: Path) -> None:
     """As Kubernetes sets it beside a service named trace-gateway."""
     shown = trace("config", "show", "--json", "--home", str(tmp_path), TRACE_GATEWAY_PORT="tcp://10.0.0.1:443")
     assert json.loads(shown.stdout)

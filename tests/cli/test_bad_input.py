@@ -39,8 +39,8 @@ def test_settings_on_standard_input_are_an_object(document: str) -> None:
     assert "JSON object" in output.stderr
 
 
-@pytest.mark.parametrize("part", ["scheduler", "sink", "query"])
-def test_settings_are_read_from_nowhere_but_standard_input(part: str) -> None:
-    output = trace(part, "--settings", "settings.json")
+@pytest.mark.parametrize("process", ["scheduler", "sink", "query"])
+def test_settings_are_read_from_nowhere_but_standard_input(process: str) -> None:
+    output = trace(process, "--settings", "settings.json")
     assert (output.returncode, "Traceback" in output.stderr) == (1, False), output.stderr
     assert "--settings -" in output.stderr

@@ -79,7 +79,7 @@ def trace(home: Home, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFix
 
 
 class Running:
-    """A Dispatcher's internal door and a Gateway on real listeners, in a thread with a loop of its own."""
+    """A Dispatcher's internal API and a Gateway on real listeners, in a thread with a loop of its own."""
 
     def __init__(self, home: Home, state: str, queue: str) -> None:
         self._home, self._state, self._queue = home, state, queue
@@ -263,7 +263,7 @@ def test_a_field_without_effect_is_a_warning_in_validate_and_in_deploy(trace: Tr
 
 
 @pytest.mark.parametrize("verb", ["validate", "deploy"])
-def test_a_missing_folder_hides_nothing_else_that_is_wrong(trace: Trace, file: Path, verb: str) -> None:
+def test_a_missing_folder_does_not_suppress_other_errors(trace: Trace, file: Path, verb: str) -> None:
     """Without a running system too: nothing is pushed of a DAG that cannot be deployed."""
     wrong = DAG.replace("runtime: dispatcher", "runtime: dispatchr").replace("job: clean}", "job: cleaner}")
     inputs = "inputs: [{from: {job: %s}}]"
@@ -360,8 +360,8 @@ def test_why_of_a_dataset_sums_up_how_it_stands(running: Running, trace: Trace, 
     assert (empty["stopped"]["rule"], "`trace why shop_orders`" in empty["stopped"]["hint"]) == ("no_event", True)
     assert trace("why", "shop_orders", "--json").json["stopped"]["rule"] == "source_has_not_made_it"
     task = a_task(running, trace, file)
-    told = trace("why", "shop_orders", "--json").json
-    assert (told["stopped"], "its last event, of partition:0-9, came" in told["verdict"]) == (None, True)
+    explained = trace("why", "shop_orders", "--json").json
+    assert (explained["stopped"], "its last event, of partition:0-9, came" in explained["verdict"]) == (None, True)
     waiting = trace("why", "shop_clean")
     assert (waiting.code, "It has no rows yet. 1 task of shop.clean is queued." in waiting.out) == (0, True)
     running.do(fail(running.control, task))
@@ -414,7 +414,7 @@ def test_a_range_is_invalidated_and_a_bad_one_refused(running: Running, trace: T
 
 
 @pytest.mark.usefixtures("running")
-def test_promises_that_were_given_up_are_listed_and_tried_again(trace: Trace, state_db: str) -> None:
+def test_dead_outbox_entries_are_listed_and_retried(trace: Trace, state_db: str) -> None:
     assert "no entry is pending" in trace("outbox", "list").out
     with psycopg.connect(state_db) as connection:
         connection.execute(
@@ -432,10 +432,10 @@ def test_a_token_is_for_its_user_and_the_settings_can_name_another_gateway(
     trace: Trace, home: Home, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     token = trace("token", "--subject", "acme|reader", "--days", "1").out.strip()
-    told = json.loads(home.ready.read_text())
+    ready = json.loads(home.ready.read_text())
     monkeypatch.setenv("TRACE_HOME", str(tmp_path / "elsewhere"))
-    monkeypatch.setenv("TRACE_CLIENT__GATEWAY_URL", told["endpoints"]["gateway"])
-    monkeypatch.setenv("TRACE_CLIENT__CA", told["ca_file"])
+    monkeypatch.setenv("TRACE_CLIENT__GATEWAY_URL", ready["endpoints"]["gateway"])
+    monkeypatch.setenv("TRACE_CLIENT__CA", ready["ca_file"])
     output = trace("dag", "list", at_home=False)
     assert (output.code, "TRACE_CLIENT__TOKEN" in output.err) == (1, True)
     monkeypatch.setenv("TRACE_CLIENT__TOKEN", token)
@@ -444,17 +444,17 @@ def test_a_token_is_for_its_user_and_the_settings_can_name_another_gateway(
     assert (refused.code, "reader may not" in refused.err) == (1, True)
     assert token not in refused.err
     monkeypatch.delenv("TRACE_CLIENT__CA")
-    stranger = trace("dag", "list", at_home=False)
-    assert (stranger.code, "certificate" in stranger.err) == (1, True)
+    untrusted = trace("dag", "list", at_home=False)
+    assert (untrusted.code, "certificate" in untrusted.err) == (1, True)
 
 
-def test_a_token_for_a_stranger_is_refused_and_a_bad_token_is_said_to_be_one(
+def test_a_token_for_an_unknown_user_and_a_malformed_token_are_refused_by_name(
     running: Running, trace: Trace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stranger = trace("token", "--subject", "nobody")
-    assert (stranger.code, stranger.out) == (1, "")
-    assert "a token for 'nobody' would be refused" in stranger.err
-    assert "its subject is no user of this system" in stranger.err
+    unknown = trace("token", "--subject", "missing")
+    assert (unknown.code, unknown.out) == (1, "")
+    assert "a token for 'missing' would be refused" in unknown.err
+    assert "its subject is no user of this system" in unknown.err
     assert trace("token", "--subject", "acme|reader", "--json").json["checked"] is True
     for token, reason in (("abc", "this is not a token"), ("a.b.c", "this is not a token")):
         monkeypatch.setenv("TRACE_CLIENT__TOKEN", token)
@@ -463,7 +463,7 @@ def test_a_token_for_a_stranger_is_refused_and_a_bad_token_is_said_to_be_one(
         assert "segments" not in output.err
     monkeypatch.delenv("TRACE_CLIENT__TOKEN")
     running.stop_gateway()
-    unchecked = trace("token", "--subject", "nobody")
+    unchecked = trace("token", "--subject", "missing")
     assert (unchecked.code, unchecked.out.count(".")) == (0, 2)
     assert "not checked" in unchecked.err
 

@@ -34,9 +34,9 @@ jobs:
     operator: pull
     runtime: ecs_platform
     inputs: [{from: {job: ask}}]
-    outputs: [{dataset: found}, told]
+    outputs: [{dataset: found}, ranges]
 publish:
-  told: {job: detect, output: told}
+  ranges: {job: detect, output: ranges}
   found:
     storage: postgres
     write_mode: buffered
@@ -48,19 +48,19 @@ publish:
 async def publish_two(control: Control, task_id: UUID) -> list[UUID]:
     """The task publishes two batches and a range, and completes; the sink takes one batch and refuses the other."""
     task, claims = await claimed(control, task_id)
-    found, told = task.task.outputs
+    found, ranges = task.task.outputs
     fence: dict[str, Any] = {"task_id": task_id, "attempt": task.attempt, "lease_token": task.lease_token}
     folder = buffer_folder("trace-scratch", found.dataset_uuid, task_id, task.attempt)
     publishes = []
     for name in ("good.jsonl", "bad.jsonl"):
         control.objects.put(folder.object(name), b"{}")
-        asked = BufferPublishRequest(**fence, dataset_uuid=found.dataset_uuid, batch_uri=str(folder.object(name)))
-        publishes.append((await publish_buffer(control, asked, claims)).publish_id)
-    _, _, bucket, prefix = told.storage_location.split("/", 3)
+        request = BufferPublishRequest(**fence, dataset_uuid=found.dataset_uuid, batch_uri=str(folder.object(name)))
+        publishes.append((await publish_buffer(control, request, claims)).publish_id)
+    _, _, bucket, prefix = ranges.storage_location.split("/", 3)
     published = PublishedBody(
-        dataset_uuid=told.dataset_uuid,
-        dataset_version=told.dataset_version,
-        storage_ref=StorageRef(scheme="s3", bucket=bucket, prefix=prefix, glob="told_100_200.parquet"),
+        dataset_uuid=ranges.dataset_uuid,
+        dataset_version=ranges.dataset_version,
+        storage_ref=StorageRef(scheme="s3", bucket=bucket, prefix=prefix, glob="ranges_100_200.parquet"),
         range_start=100,
         range_end=200,
     )
@@ -105,7 +105,7 @@ def test_a_dead_batch_is_seen_wherever_its_task_its_dataset_or_the_system_is_loo
     assert "1 committed, 1 dead" in trace("task", "show", task).out
     assert "1 of its batches dead" in trace("task", "list").out
     listed = {item["name"]: item["dead_batches"] for item in trace("datasets", "list", "--json").json["datasets"]}
-    assert (listed["found"], listed["told"]) == (1, 0)
+    assert (listed["found"], listed["ranges"]) == (1, 0)
     assert trace("sink", "dead", "--json").json["total"] == 1
     home.status.write_text(
         json.dumps({"processes": [{"name": n, "state": "ready"} for n in ("gateway", "dispatcher")]})
@@ -115,9 +115,9 @@ def test_a_dead_batch_is_seen_wherever_its_task_its_dataset_or_the_system_is_loo
         assert (status.code, trace("status", "--json").json["dead_batches"]) == (0, 1)
     for word in ("1 dead batches", str(bad), "there is no column 'idd'", "trace sink replay"):
         assert word in status.out
-    told = trace("datasets", "show", "told")
-    assert "published ranges (1)" in told.out
-    assert "told_100_200.parquet" in told.out
+    shown_ranges = trace("datasets", "show", "ranges")
+    assert "published ranges (1)" in shown_ranges.out
+    assert "ranges_100_200.parquet" in shown_ranges.out
 
     assert trace("sink", "replay", str(bad)).code == 0
     mended = CommittedBatch(publish_id=bad, seq=2, rows=1, bytes=9)

@@ -41,7 +41,7 @@ OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b\u202e\u2066]")
 ID = str(UUID(int=7))
 DAG = "name: shop\njobs:\n  - {name: fetch, operator: noop, runtime: dispatcher, source: {kind: manual}}\n"
 
-ASKS: Mapping[str, tuple[tuple[str, ...], ...]] = {
+ARGUMENTS: Mapping[str, tuple[tuple[str, ...], ...]] = {
     "dag validate": (("wrong.yaml",),),
     "dag deploy": (("shop.yaml",), ("shop.yaml", "--activate"), ("wrong.yaml",)),
     "dag list": ((),),
@@ -236,14 +236,14 @@ def shown(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Shown:
 
 
 def test_every_verb_is_known_here_by_whether_it_shows_text_of_others() -> None:
-    assert sorted([*ASKS, *OWN_WORDS]) == sorted(verbs(typer.main.get_command(app)))
+    assert sorted([*ARGUMENTS, *OWN_WORDS]) == sorted(verbs(typer.main.get_command(app)))
 
 
-@pytest.mark.parametrize("verb", list(ASKS))
+@pytest.mark.parametrize("verb", list(ARGUMENTS))
 def test_no_verb_lets_a_terminal_obey_text_of_others(verb: str, shown: Shown) -> None:
     output = "".join(
         shown(*verb.split(), *more, *form)
-        for more in ASKS[verb]
+        for more in ARGUMENTS[verb]
         for form in ((), ("--json",))
         if not (form and "--yaml" in more)
     )
@@ -253,7 +253,7 @@ def test_no_verb_lets_a_terminal_obey_text_of_others(verb: str, shown: Shown) ->
 
 @pytest.mark.parametrize("verb", ["dag show", "task list", "task show", "why", "query", "datasets sample", "sink dead"])
 def test_what_was_made_visible_can_be_read(verb: str, shown: Shown) -> None:
-    for more in ASKS[verb]:
+    for more in ARGUMENTS[verb]:
         if "--export" not in more:
             output = shown(*verb.split(), *more)
             assert re.search(r"seen\\(x1b|u001b)\]0;title\\(x07|u0007)", output), output
@@ -316,16 +316,16 @@ def writes(file: Path) -> bool:
 def test_every_control_and_every_bidirectional_character_has_an_escape() -> None:
     directions = {"LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI"}
     for number in range(sys.maxunicode + 1):
-        one = chr(number)
-        kind = unicodedata.category(one)
-        hidden = kind == "Cf" and unicodedata.bidirectional(one) in directions | {"BN", "R", "AL", "L"}
-        if (kind in {"Cc", "Cs", "Zl", "Zp"} or hidden) and number not in SIGNS:
-            assert on_one_line(one).isascii(), hex(number)
-            assert visible_json(f'"{one}"').isascii() or one in "\n\t", hex(number)
+        character = chr(number)
+        kind = unicodedata.category(character)
+        invisible = kind == "Cf" and unicodedata.bidirectional(character) in directions | {"BN", "R", "AL", "L"}
+        if (kind in {"Cc", "Cs", "Zl", "Zp"} or invisible) and number not in SIGNS:
+            assert on_one_line(character).isascii(), hex(number)
+            assert visible_json(f'"{character}"').isascii() or character in "\n\t", hex(number)
     assert visible("a\tb\r\nc") == "a\tb\nc"
     assert on_one_line("a\n\tb") == "a\\n\\tb"
-    kept = "Grüße, 数据, 👍, \xa0, e\u0301, ⚠\ufe0f"
-    assert visible(kept) == on_one_line(kept) == kept
+    unchanged = "Grüße, 数据, 👍, \xa0, e\u0301, ⚠\ufe0f"
+    assert visible(unchanged) == on_one_line(unchanged) == unchanged
 
 
 SIGNS = {0x070F, 0x110BD, 0x110CD}

@@ -1,4 +1,4 @@
-"""What the command line does while a system is busy or slow: it asks again as it is told to, and says that it waits."""
+"""The command line retries a busy or slow system after the delay it is given, and says that it waits."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Gateway:
         return Remote(httpx.Client(transport=httpx.MockTransport(self), base_url="https://gateway"))
 
 
-def test_a_call_that_was_refused_for_lack_of_room_is_made_again() -> None:
+def test_a_call_that_was_refused_by_a_busy_server_is_repeated() -> None:
     gateway = Gateway((429, Busy("busy")), (503, Busy("busy")))
     assert gateway.remote().call("list_dags", DagList).dags == []
     assert gateway.calls == 3

@@ -1,7 +1,7 @@
-"""What only a worker knows, its database's password, keys of nodes and secrets of jobs, is told to nobody.
+"""What only a worker knows, its database's password, keys of nodes and secrets of jobs, is never exposed.
 
-`trace worker` as it is started by hand: tasks that succeed, that a node refuses with our own words, whose code says
-what it was handed, and that lose the database. About 30 s on two free cores.
+`trace worker` as a user starts it: tasks that succeed, that a node refuses with our own words, whose code raises
+its secrets in an error, and that lose the database. About 30 s on two free cores.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ jobs:
     operator: cryo_ingest
     config: {rpc_pool: bad, tables: [blocks]}
     inputs: [{from: {job: go}}]
-  - name: tells
+  - name: leaks
     operator: python
     config: {function: "tests.support.spark.functions:tells_secrets"}
     inputs: [{from: {job: go}}]
@@ -85,22 +85,22 @@ def devchain() -> Iterator[Devchain]:
 
 
 @pytest.fixture
-def keeper(postgres: RunningServer) -> Iterator[str]:
+def data_role(postgres: RunningServer) -> Iterator[str]:
     """A role of the database that the test knows the password of."""
     with psycopg.connect(postgres.dsn("postgres"), autocommit=True) as connection:
-        connection.execute(f"CREATE ROLE keeper SUPERUSER LOGIN PASSWORD '{PASSWORD}'".encode())
-        yield "keeper"
-        connection.execute("SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity WHERE usename = 'keeper'")
-        connection.execute("DROP ROLE keeper")
+        connection.execute(f"CREATE ROLE data_role SUPERUSER LOGIN PASSWORD '{PASSWORD}'".encode())
+        yield "data_role"
+        connection.execute("SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity WHERE usename = 'data_role'")
+        connection.execute("DROP ROLE data_role")
 
 
 @asynccontextmanager
 async def a_node_that_echoes() -> AsyncIterator[str]:
-    """It refuses everybody, and repeats in its refusal how it was asked."""
+    """Refuses every request, and repeats the request in the refusal."""
 
     async def refuse(request: web.Request) -> web.Response:
-        told = {"code": -32000, "message": f"no such key: {request.headers['Authorization']} for {request.url}"}
-        return web.json_response({"jsonrpc": "2.0", "id": None, "error": told}, status=401)
+        error = {"code": -32000, "message": f"no such key: {request.headers['Authorization']} for {request.url}"}
+        return web.json_response({"jsonrpc": "2.0", "id": None, "error": error}, status=401)
 
     app = web.Application()
     app.router.add_route("*", "/{path:.*}", refuse)
@@ -116,11 +116,11 @@ async def a_node_that_echoes() -> AsyncIterator[str]:
 
 @pytest.mark.timeout(600)
 async def test_no_password_and_no_key_is_in_a_log_a_database_or_a_file_of_spark(
-    postgres: RunningServer, keeper: str, devchain: Devchain, clone: Callable[[Database], str], tmp_path: Path
+    postgres: RunningServer, data_role: str, devchain: Devchain, clone: Callable[[Database], str], tmp_path: Path
 ) -> None:
     state_db, queue_db, data_db = clone("state"), clone("queue"), clone("data")
     database = str(conninfo_to_dict(data_db)["dbname"])
-    dsns, log = (queue_db, postgres.cluster.dsn(database, keeper, PASSWORD)), tmp_path / "worker.log"
+    dsns, log = (queue_db, postgres.cluster.dsn(database, data_role, PASSWORD)), tmp_path / "worker.log"
     async with walking(state_db, queue_db, tmp_path) as walk, a_node_that_echoes() as bad:
         rig = Rig(walk, cast("SparkSession", None), Resources(), tmp_path)  # Spark is in the worker
         settings = {
@@ -138,7 +138,7 @@ async def test_no_password_and_no_key_is_in_a_log_a_database_or_a_file_of_spark(
             await rig.trigger("d", "go", start=0, end=4)
             await chain.settled(SECONDS)
             first = await ended(rig)
-            await the_password_is_another(postgres, keeper)
+            await the_password_is_another(postgres, data_role)
             await rig.trigger("d", "go", start=5, end=9)
             await rig.until("SELECT count(*) = 8 FROM tasks t WHERE status IN ('Completed', 'Failed')")
             files = [path for path in (tmp_path / "worker").rglob("*") if path.is_file()]
@@ -149,11 +149,13 @@ async def test_no_password_and_no_key_is_in_a_log_a_database_or_a_file_of_spark(
         "compact": "Completed",
         "ingest": "Completed",
         "refused": "Failed",
-        "tells": "Failed",
+        "leaks": "Failed",
     }, (first, log.read_text())
     assert ("compact", "Failed") in [(job, status) for job, status, _ in said[4:]], said
-    assert "no such key" in next(error for job, _, error in said if job == "refused"), "the node's own words are told"
-    assert "cannot log in with {'JOB_KEY': " in next(error for job, _, error in said if job == "tells")
+    assert "no such key" in next(error for job, _, error in said if job == "refused"), (
+        "the node's own words are reported"
+    )
+    assert "cannot log in with {'JOB_KEY': " in next(error for job, _, error in said if job == "leaks")
     assert any(str(tmp_path / "worker" / "work" / "spark") in name for name in texts)
     found = {(name, secret) for name, text in texts.items() for secret in SECRETS if secret.encode() in text}
     assert found == set()

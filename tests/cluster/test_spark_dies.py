@@ -1,4 +1,4 @@
-"""A worker whose Spark dies ends, so that it is started anew; what it had in hand is not called failed.
+"""A worker whose Spark dies ends, so that it is started anew; the tasks that it was running are not failed.
 
 About 15 s for its own Spark, and 30 s for a Connect server that is started again, on two free cores.
 """
@@ -27,7 +27,9 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.anyio
 
 SECONDS = 400
-PATIENT = HOLD.replace("max_attempts: 1, heartbeat_interval_seconds: 1", "heartbeat_timeout_seconds: 900")
+LONG_HEARTBEAT_TIMEOUT = HOLD.replace(
+    "max_attempts: 1, heartbeat_interval_seconds: 1", "heartbeat_timeout_seconds: 900"
+)
 
 
 HELD = "SELECT t.status::text, t.error_message FROM tasks t JOIN jobs j ON j.id = t.job_id WHERE j.name = 'held'"
@@ -85,7 +87,7 @@ async def until_rows_are_held(rig: Rig) -> None:
     await rig.deploy(LOAD)
     await rig.trigger("load", "go")
     await rig.settled()
-    await rig.deploy(PATIENT.replace("FOLDER", str(marks)))
+    await rig.deploy(LONG_HEARTBEAT_TIMEOUT.replace("FOLDER", str(marks)))
     await rig.trigger("hold", "go")
     async with asyncio.timeout(SECONDS):
         while not list(marks.glob("held.*")):  # noqa: ASYNC110 - it is another process that is watched

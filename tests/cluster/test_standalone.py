@@ -74,8 +74,8 @@ async def test_a_spark_worker_is_killed_in_the_middle_and_the_dag_ends_with_ever
         }
         async with trace_worker(walk, tmp_path, (queue_db, data_db), far) as pid:
             await rig.trigger("far", "go")
-            victim = await until_both_are_busy(marks, workers, pid)
-            kill(family_of(victim.pid))
+            killed = await until_both_are_busy(marks, workers, pid)
+            kill(family_of(killed.pid))
             (marks / "go").touch()
             await rig.until("SELECT EXISTS (SELECT FROM tasks t JOIN jobs j ON j.id = t.job_id WHERE j.name = 'sums')")
             states = await rig.settled()
@@ -94,7 +94,7 @@ async def test_a_spark_worker_is_killed_in_the_middle_and_the_dag_ends_with_ever
                 "SELECT FROM partition_versions p JOIN datasets d ON d.id = p.dataset_uuid WHERE d.name = $1", name
             )
             assert len(versions) == 1, f"{name} was committed once"
-    assert len(marks_in(marks)) > PARTS, "what the dead one had in hand was done again"
+    assert len(marks_in(marks)) > PARTS, "what the dead worker was running was repeated"
 
 
 def marks_in(folder: Path) -> list[str]:
@@ -102,7 +102,7 @@ def marks_in(folder: Path) -> list[str]:
 
 
 async def until_both_are_busy(marks: Path, workers: list[psutil.Process], trace_worker_pid: int) -> psutil.Process:
-    """Parts wait in an executor of each; one of the two workers, with its executor."""
+    """Waits until partitions are held in an executor of each worker; returns one of the workers."""
     async with asyncio.timeout(SECONDS):
         while True:
             daemons = {int(name.split(".")[1]) for name in marks_in(marks)}

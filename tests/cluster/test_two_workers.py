@@ -78,13 +78,13 @@ async def test_one_of_two_workers_is_killed_and_every_partition_is_committed_onc
         await rig.deploy(DAG.replace("FOLDER", str(marks)))
         dsns = (queue_db, data_db)
         survivor = await both.enter_async_context(trace_worker(walk, tmp_path, dsns, _own(tmp_path, "one")))
-        victim = await both.enter_async_context(trace_worker(walk, tmp_path, dsns, _own(tmp_path, "two"), code=-9))
+        killed = await both.enter_async_context(trace_worker(walk, tmp_path, dsns, _own(tmp_path, "two"), code=-9))
         await rig.trigger("pair", "go")
-        await until_both_are_busy(rig, marks, {survivor, victim})
-        assert await walk.control.pool.fetchval(LEFT_BY, str(victim)) == FILES // 2
-        both.callback(kill, family_of(victim)[1:])  # what it leaves behind ends by itself; not before the test, maybe
-        os.kill(victim, signal.SIGKILL)
-        await walk.control.pool.execute(LEASES_END, str(victim))
+        await until_both_are_busy(rig, marks, {survivor, killed})
+        assert await walk.control.pool.fetchval(LEFT_BY, str(killed)) == FILES // 2
+        both.callback(kill, family_of(killed)[1:])  # what it leaves behind ends by itself; not before the test, maybe
+        os.kill(killed, signal.SIGKILL)
+        await walk.control.pool.execute(LEASES_END, str(killed))
         await rig.until("SELECT count(*) = $1 FROM tasks WHERE status = 'Failed'", FILES // 2)
         await walk.control.pool.execute(AT_ONCE)
         (marks / "go").touch()
@@ -108,7 +108,7 @@ def _own(folder: Path, name: str) -> dict[str, str]:
 
 
 async def until_both_are_busy(rig: Rig, marks: Path, workers: set[int]) -> None:
-    """All four are in hand, and rows are held in a Python worker below each of the two."""
+    """All four are running, and rows are held in a Python worker below each of the two."""
     await rig.until(HELD, FILES)
     async with asyncio.timeout(SECONDS):
         while True:

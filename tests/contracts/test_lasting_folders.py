@@ -17,7 +17,7 @@ from tracelake.domain.object_names import ObjectName
 
 @pytest.fixture
 def synced(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
-    """What the disk was told to keep."""
+    """The paths that were synced to disk."""
     seen: list[Path] = []
     sync: Callable[[int], None] = os.fsync
 

@@ -49,7 +49,7 @@ def test_an_empty_object_is_an_object(store: ObjectStore) -> None:
     assert found.size == 0
 
 
-def test_a_put_never_replaces_unless_told_to(store: ObjectStore) -> None:
+def test_a_put_never_replaces_unless_asked_to(store: ObjectStore) -> None:
     name = HERE.object("once")
     store.put(name, b"first")
     with pytest.raises(ObjectExists):

@@ -1,7 +1,7 @@
-"""The entry of the `Queue` port, proven on every adapter; then what only one of them entries.
+"""The guarantees of the `Queue` port, proven on every adapter; then those of one adapter only.
 
-Nothing here asserts how long something took. That a message is hidden is shown by another one that fell due later and
-came first; that a wait was woken, by switching off everything but the waking.
+Nothing here asserts how long something took. That a message is invisible is shown by another one that fell due later
+and came first; that a wait was woken, by switching off everything but the waking.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Backend:
 
     adapter: str
     tick: timedelta
-    """The shortest duration that the adapter tells apart from none."""
+    """The shortest duration that the adapter distinguishes from none."""
     soon: timedelta
     """Short enough to wait for, long enough for a few calls on a busy machine."""
     open: Callable[..., Queue]
@@ -148,7 +148,7 @@ async def test_queues_do_not_mix(queue: Queue) -> None:
 )
 async def test_a_body_arrives_byte_for_byte(queue: Queue, body: bytes) -> None:
     await queue.publish("q", outgoing(body))
-    assert (await wait_one(queue)).body == body
+    assert (await receive_message(queue)).body == body
 
 
 @pytest.mark.parametrize("size", [0, BODY_LIMIT_BYTES, 4 * BODY_LIMIT_BYTES])
@@ -214,7 +214,7 @@ async def test_what_is_no_receipt_counts_for_nothing(queue: Queue) -> None:
     assert (await queue.depth("q")).ready == 1
 
 
-async def test_a_held_message_is_delivered_to_nobody_else(backend: Backend, queue: Queue) -> None:
+async def test_a_held_message_is_delivered_to_no_other_receiver(backend: Backend, queue: Queue) -> None:
     await queue.publish("q", outgoing(b"once"))
     assert len(await look(queue)) == 1
     async with closing(backend.open()) as other:
@@ -224,8 +224,8 @@ async def test_a_held_message_is_delivered_to_nobody_else(backend: Backend, queu
 
 async def test_a_message_without_ack_comes_again_when_its_visibility_ends(backend: Backend, queue: Queue) -> None:
     await queue.publish("q", outgoing(b"again"))
-    first = await wait_one(queue, visibility=backend.tick)
-    second = await wait_one(queue)
+    first = await receive_message(queue, visibility=backend.tick)
+    second = await receive_message(queue)
     assert (second.id, second.body, second.sent_at) == (first.id, first.body, first.sent_at)
     assert second.receipt != first.receipt
     assert second.receives == 2
@@ -233,8 +233,8 @@ async def test_a_message_without_ack_comes_again_when_its_visibility_ends(backen
 
 async def test_a_stale_receipt_cannot_do_anything(backend: Backend, queue: Queue) -> None:
     await queue.publish("q", outgoing(b"again"))
-    stale = await wait_one(queue, visibility=backend.tick)
-    newest = await wait_one(queue)
+    stale = await receive_message(queue, visibility=backend.tick)
+    newest = await receive_message(queue)
     assert await queue.extend("q", [stale.receipt], HOUR) == set()
     assert await queue.release("q", [stale.receipt]) == set()
     assert await queue.ack("q", [stale.receipt]) == set()
@@ -245,51 +245,51 @@ async def test_a_stale_receipt_cannot_do_anything(backend: Backend, queue: Queue
     assert await queue.ack("q", both) == set()
 
 
-async def test_an_extended_message_stays_hidden(backend: Backend, queue: Queue) -> None:
+async def test_an_extended_message_stays_invisible(backend: Backend, queue: Queue) -> None:
     await queue.publish("q", outgoing(b"long work"))
-    held = await wait_one(queue, visibility=backend.soon)
+    held = await receive_message(queue, visibility=backend.soon)
     assert await queue.extend("q", [held.receipt], HOUR) == {held.receipt}
     await queue.publish("q", [Outgoing(b"later", delay=backend.soon)])
-    assert (await wait_one(queue)).body == b"later"
+    assert (await receive_message(queue)).body == b"later"
     assert await queue.ack("q", [held.receipt]) == {held.receipt}
 
 
 async def test_what_has_ended_cannot_be_extended_or_given_back(backend: Backend, queue: Queue) -> None:
     await queue.publish("q", outgoing(b"slow"))
-    late = await wait_one(queue, visibility=backend.tick)
+    late = await receive_message(queue, visibility=backend.tick)
     await until(lambda: is_ready(queue))
     assert await queue.extend("q", [late.receipt], HOUR) == set()
     assert await queue.release("q", [late.receipt], HOUR) == set()
-    assert (await wait_one(queue)).id == late.id
+    assert (await receive_message(queue)).id == late.id
 
 
 async def test_a_released_message_comes_again_at_once(queue: Queue) -> None:
     await queue.publish("q", outgoing(b"not mine"))
-    held = await wait_one(queue)
+    held = await receive_message(queue)
     assert await queue.release("q", [held.receipt]) == {held.receipt}
     assert await queue.extend("q", [held.receipt], HOUR) == set()
-    again = await wait_one(queue)
+    again = await receive_message(queue)
     assert (again.id, again.receives) == (held.id, 2)
 
 
 async def test_a_message_released_with_a_delay_comes_after_it(backend: Backend, queue: Queue) -> None:
     await queue.publish("q", outgoing(b"later"))
-    held = await wait_one(queue)
+    held = await receive_message(queue)
     await queue.release("q", [held.receipt], backend.soon)
     await queue.publish("q", outgoing(b"now"))
-    assert [(await wait_one(queue)).body for _ in range(2)] == [b"now", b"later"]
+    assert [(await receive_message(queue)).body for _ in range(2)] == [b"now", b"later"]
 
 
 async def test_a_delayed_message_comes_after_its_delay(backend: Backend, queue: Queue) -> None:
     await queue.publish("q", [Outgoing(b"later", delay=backend.soon), Outgoing(b"now")])
     assert (await queue.depth("q")).delayed == 1
-    assert [(await wait_one(queue)).body for _ in range(2)] == [b"now", b"later"]
+    assert [(await receive_message(queue)).body for _ in range(2)] == [b"now", b"later"]
 
 
 async def test_a_message_delivered_too_often_becomes_a_dead_letter_and_says_why(backend: Backend) -> None:
     async with closing(backend.open(max_receives=2)) as queue:
         await queue.publish("q", outgoing(b"poison"))
-        deliveries = [await give_back_one(queue) for _ in range(2)]
+        deliveries = [await release_message(queue) for _ in range(2)]
         assert await look(queue) == []
         (dead,) = await queue.dead_letters("q", 10)
         assert (dead.id, dead.body, dead.receives) == (deliveries[0].id, b"poison", 2)
@@ -302,11 +302,11 @@ async def test_a_message_delivered_too_often_becomes_a_dead_letter_and_says_why(
 async def test_a_redriven_message_begins_anew(backend: Backend) -> None:
     async with closing(backend.open(max_receives=1)) as queue:
         await queue.publish("q", outgoing(b"poison"))
-        await give_back_one(queue)
+        await release_message(queue)
         assert await look(queue) == []
         assert await queue.redrive("q") == 1
         assert await queue.dead_letters("q", 10) == []
-        again = await wait_one(queue)
+        again = await receive_message(queue)
         assert (again.body, again.receives) == (b"poison", 1)
         assert await queue.ack("q", [again.receipt]) == {again.receipt}
 
@@ -316,23 +316,23 @@ async def test_a_redrive_takes_only_the_named_ones_of_its_queue(backend: Backend
         for name in ("q", "other"):
             await queue.publish(name, outgoing(b"1", b"2", b"3"))
             for _ in range(3):
-                await give_back_one(queue, name)
+                await release_message(queue, name)
             assert await look(queue, name) == []
         dead = await queue.dead_letters("q", 10)
         assert [letter.body for letter in await queue.dead_letters("q", 2)] == [letter.body for letter in dead[:2]]
         wanted = next(letter for letter in dead if letter.body == b"2")
         assert await queue.redrive("other", [wanted.id]) == 0
         assert await queue.redrive("q", [wanted.id, MessageId("nonsense"), MessageId("-1")]) == 1
-        assert (await wait_one(queue)).body == b"2"
+        assert (await receive_message(queue)).body == b"2"
         assert {letter.body for letter in await queue.dead_letters("q", 10)} == {b"1", b"3"}
         assert (await queue.depth("other")).dead == 3
 
 
-async def test_dead_letters_do_not_hide_the_living_behind_them(backend: Backend) -> None:
+async def test_dead_letters_do_not_block_the_messages_behind_them(backend: Backend) -> None:
     async with closing(backend.open(max_receives=1)) as queue:
         await queue.publish("q", outgoing(b"1", b"2", b"3"))
         for _ in range(3):
-            await give_back_one(queue)
+            await release_message(queue)
         await queue.publish("q", outgoing(b"alive"))
         (delivery,) = await queue.receive("q", max_messages=1, visibility=HOUR)
         assert delivery.body == b"alive"
@@ -368,7 +368,7 @@ async def test_a_waiting_receiver_is_woken_by_a_publish(
         monkeypatch.setattr(queue_pg, "SWEEP_SECONDS", HOUR.total_seconds())
     async with closing(backend.open()) as publisher:
         for number in range(5):
-            waiting = asyncio.create_task(wait_one(queue))
+            waiting = asyncio.create_task(receive_message(queue))
             await until(backend.waits)
             assert not waiting.done()
             await publisher.publish("q", outgoing(b"%d" % number))
@@ -384,14 +384,14 @@ async def test_a_waiting_receiver_is_woken_when_a_message_falls_due(
         monkeypatch.setattr(queue_pg, "POLL_SECONDS", HOUR.total_seconds())
         monkeypatch.setattr(queue_pg, "SWEEP_SECONDS", HOUR.total_seconds())
     await queue.publish("q", [Outgoing(b"delayed", delay=4 * backend.tick)])
-    delayed = await wait_one(queue, visibility=4 * backend.tick)
-    again = await wait_one(queue)
+    delayed = await receive_message(queue, visibility=4 * backend.tick)
+    again = await receive_message(queue)
     assert (again.id, again.receives) == (delayed.id, 2)
 
 
 async def test_every_waiting_receiver_gets_its_message(backend: Backend, queue: Queue) -> None:
     async with closing(backend.open()) as other:
-        waiting = [asyncio.create_task(wait_one(receiver)) for receiver in (queue, other, queue, other)]
+        waiting = [asyncio.create_task(receive_message(receiver)) for receiver in (queue, other, queue, other)]
         await until(backend.waits)
         await queue.publish("q", outgoing(b"0", b"1"))
         await other.publish("q", outgoing(b"2", b"3"))
@@ -407,7 +407,7 @@ async def test_canceling_a_receive_loses_nothing(backend: Backend, queue: Queue)
     # pgqueue gives back at once what a canceled receive had taken; elsewhere it comes when its visibility ends.
     visibility = HOUR if backend.adapter == "pgqueue" else backend.tick
     for turns in range(40):
-        waiting = asyncio.create_task(wait_one(queue, visibility=visibility))
+        waiting = asyncio.create_task(receive_message(queue, visibility=visibility))
         publishing = asyncio.create_task(queue.publish("q", outgoing(b"%d" % turns)))
         for _ in range(turns):
             await asyncio.sleep(0)
@@ -416,7 +416,7 @@ async def test_canceling_a_receive_loses_nothing(backend: Backend, queue: Queue)
         waiting.cancel()
         done = (await asyncio.gather(waiting, return_exceptions=True))[0]
         await publishing
-        delivery = done if isinstance(done, Delivery) else await asyncio.wait_for(wait_one(queue), 60)
+        delivery = done if isinstance(done, Delivery) else await asyncio.wait_for(receive_message(queue), 60)
         assert delivery.body == b"%d" % turns
         assert await queue.ack("q", [delivery.receipt]) == {delivery.receipt}
 
@@ -424,7 +424,7 @@ async def test_canceling_a_receive_loses_nothing(backend: Backend, queue: Queue)
 async def test_a_closed_queue_leaves_nothing_behind(backend: Backend) -> None:
     before = asyncio.all_tasks()
     queue = backend.open()
-    waiting = asyncio.create_task(wait_one(queue))
+    waiting = asyncio.create_task(receive_message(queue))
     await until(backend.waits)
     waiting.cancel()
     await asyncio.gather(waiting, return_exceptions=True)
@@ -463,7 +463,7 @@ async def test_a_restart_of_the_server_in_the_middle_loses_nothing(queue_role: s
         closing(PgQueue(queue_role, max_receives=100, retry_for=PLENTY)) as queue,
         closing(PgQueue(queue_role, retry_for=timedelta(milliseconds=300))) as impatient,
     ):
-        idle = asyncio.create_task(wait_one(queue, "idle"))
+        idle = asyncio.create_task(receive_message(queue, "idle"))
         working = [asyncio.create_task(work(queue)) for work in (publish_steadily, receive_steadily, receive_steadily)]
         for _ in range(2):
             await until(more_than(received, len(received) + 50))
@@ -493,7 +493,7 @@ async def test_a_call_while_the_server_is_down_raises_and_the_next_one_after_wor
                 await queue.receive("q", max_messages=1, visibility=HOUR, wait=timedelta(milliseconds=300))
         finally:
             postgres.start()
-        assert (await wait_one(queue)).body == b"before"
+        assert (await receive_message(queue)).body == b"before"
 
 
 async def test_a_statement_that_hangs_is_given_up(queue_role: str, queue_db: str) -> None:
@@ -503,10 +503,12 @@ async def test_a_statement_that_hangs_is_given_up(queue_role: str, queue_db: str
             with pytest.raises(DatabaseUnavailable):
                 await queue.publish("q", outgoing(b"x"))
         await queue.publish("after", outgoing(b"y"))
-        assert (await wait_one(queue, "after")).body == b"y"
+        assert (await receive_message(queue, "after")).body == b"y"
 
 
-async def test_a_database_that_is_not_ready_is_told_from_one_that_is_away(queue_role: str, queue_db: str) -> None:
+async def test_a_database_that_refuses_its_user_is_distinguished_from_one_that_is_unreachable(
+    queue_role: str, queue_db: str
+) -> None:
     url = urlsplit(queue_role)
     dsns = {
         "password": url._replace(netloc=f"{url.username}:wrong@{url.netloc.rpartition('@')[2]}").geturl(),
@@ -534,7 +536,7 @@ async def test_the_functions_are_the_only_way_in(queue_role: str) -> None:
         await connection.close()
 
 
-async def test_nobody_may_call_the_functions_unless_he_was_given_the_right(queue_db: str) -> None:
+async def test_no_role_may_call_the_functions_without_a_grant(queue_db: str) -> None:
     connection = await asyncpg.connect(queue_db)
     try:
         open_to_all = await connection.fetch("""
@@ -617,9 +619,9 @@ async def test_a_message_committed_late_is_found_behind_the_front(queue_role: st
         with psycopg.connect(queue_db) as slow:
             slow.execute("SELECT pgqueue.publish('q', ARRAY['late'::bytea], NULL)")
             await other.publish("q", [Outgoing(b"first", delay=3 * queue_pg.SWEEP_MARGIN)])
-            assert (await wait_one(queue)).body == b"first"
+            assert (await receive_message(queue)).body == b"first"
             slow.commit()
-        assert (await wait_one(queue)).body == b"late"
+        assert (await receive_message(queue)).body == b"late"
 
 
 async def rows_read(connection: asyncpg.Connection[asyncpg.Record], sql: str, *arguments: object) -> int:
@@ -659,14 +661,14 @@ async def look(queue: Queue, name: str = "q") -> list[Delivery]:
     return await queue.receive(name, max_messages=10, visibility=HOUR)
 
 
-async def wait_one(queue: Queue, name: str = "q", *, visibility: timedelta = HOUR) -> Delivery:
+async def receive_message(queue: Queue, name: str = "q", *, visibility: timedelta = HOUR) -> Delivery:
     deliveries = await queue.receive(name, max_messages=1, visibility=visibility, wait=PLENTY)
     assert len(deliveries) == 1
     return deliveries[0]
 
 
-async def give_back_one(queue: Queue, name: str = "q") -> Delivery:
-    delivery = await wait_one(queue, name)
+async def release_message(queue: Queue, name: str = "q") -> Delivery:
+    delivery = await receive_message(queue, name)
     assert await queue.release(name, [delivery.receipt]) == {delivery.receipt}
     return delivery
 
@@ -700,8 +702,8 @@ async def until(holds: Callable[[], Awaitable[bool]]) -> None:
             await asyncio.sleep(0.01)
 
 
-def more_than(things: set[bytes], count: int) -> Callable[[], Awaitable[bool]]:
+def more_than(seen: set[bytes], count: int) -> Callable[[], Awaitable[bool]]:
     async def are_more() -> bool:
-        return len(things) > count
+        return len(seen) > count
 
     return are_more
