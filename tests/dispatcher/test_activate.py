@@ -48,8 +48,8 @@ OTHER_GRIND = DAG.replace("{n: 1}", "{n: 2}")
 @pytest.fixture
 async def control(state_db: str, queue_db: str, tmp_path: Path) -> AsyncIterator[Control]:
     with registered(pull=PULL):
-        async with control_for(state_db, queue_db, tmp_path) as one:
-            yield one
+        async with control_for(state_db, queue_db, tmp_path) as opened:
+            yield opened
 
 
 @pytest.fixture
@@ -80,7 +80,7 @@ async def states(control: Control, version: UUID) -> list[tuple[str, str]]:
     return [(row["name"], row["status"]) for row in rows]
 
 
-async def claimed_one(control: Control, job_id: UUID) -> tuple[Claimed, Claims]:
+async def claim_queued(control: Control, job_id: UUID) -> tuple[Claimed, Claims]:
     task = await control.pool.fetchval("SELECT id FROM tasks WHERE job_id = $1 AND status = 'Queued' LIMIT 1", job_id)
     [found] = await claim_tasks(control, [ClaimRequest(task_id=task, worker_id="w")])
     assert isinstance(found, Claimed)
@@ -121,7 +121,7 @@ async def test_tasks_of_a_version_that_left_are_canceled_and_unchanged_jobs_go_o
     for cursor in (1, 2):
         await trigger(control, org.id, "mill", "ask", cursor=cursor, request_id=uuid4())
     await Drain(control).once()
-    running = [await claimed_one(control, first.jobs[job]) for job in ("grind", "store")]
+    running = [await claim_queued(control, first.jobs[job]) for job in ("grind", "store")]
     second = await deploy_dag(control, org.id, org.user, OTHER_GRIND)
     done = await activate_dag(control, org.id, "mill", second.dag_version_id)
     assert (done.canceled_tasks, done.made_again) == (4, 2)
@@ -231,7 +231,7 @@ async def test_an_input_by_name_means_what_the_name_means_at_activation(control:
     assert await control.pool.fetchval("SELECT input_datasets FROM jobs WHERE id = $1", bakery.jobs["bake"]) == [store]
 
 
-async def test_a_ring_through_two_dags_is_found_at_activation(control: Control, org: Org) -> None:
+async def test_a_cycle_through_two_dags_is_found_at_activation(control: Control, org: Org) -> None:
     await deployed_and_active(control, org, DAG)
     bread_from_nothing = BAKERY.replace("inputs: [{from: {dataset: flour}}]", "source: {kind: manual}")
     await deployed_and_active(control, org, bread_from_nothing)
@@ -284,7 +284,9 @@ async def test_an_invalidation_of_a_generation_that_left_makes_no_task(
     """Accepted before the swap, and routed after it or before: `store` goes on, since its table is the same one."""
     first = await deployed_and_active(control, org, WITH_TABLE)
     second = await deploy_dag(control, org.id, org.user, OTHER_GRAIN)
-    told = await invalidate(control, org.id, org.user, "grain", start=0, end=9, reason="it was wet", request_id=uuid4())
+    accepted = await invalidate(
+        control, org.id, org.user, "grain", start=0, end=9, reason="it was wet", request_id=uuid4()
+    )
     if routed:
         while await Drain(control).once():
             pass
@@ -296,7 +298,7 @@ async def test_an_invalidation_of_a_generation_that_left_makes_no_task(
     assert await states(control, second.dag_version_id) == []
     row = await control.pool.fetchrow(
         "SELECT disposition::text, audit_reason, routed_at IS NOT NULL AS routed FROM data_invalidations WHERE id = $1",
-        told.invalidation_id,
+        accepted.invalidation_id,
     )
     left = "the generation left before the invalidation was routed"
     assert tuple(row or ()) == (("Route", None, True) if routed else ("AuditOnly", left, False))

@@ -1,4 +1,4 @@
-"""A task about alerts is told of them when it is claimed: its own organisation's, the enabled ones, by what it does."""
+"""A claim returns the alerts that its task needs: the enabled ones of its own organisation, by operator."""
 
 from __future__ import annotations
 
@@ -67,8 +67,8 @@ async def a_watch(control: Control, slug: str) -> tuple[Org, User]:
             control.pool, user, ChannelRequest(name=name, url=f"https://{slug}.example.org/", secret="s" * 20)
         )
     for name in ("whales", "minnows", "others"):
-        asked = AlertRequest(name=name, severity="info", params={"of": slug}, channels=["ops", "page"])
-        await create_alert(control.pool, user, asked)
+        request = AlertRequest(name=name, severity="info", params={"of": slug}, channels=["ops", "page"])
+        await create_alert(control.pool, user, request)
     await control.pool.execute(
         "INSERT INTO udf_bundles (org_id, name, kind, sha256, size_bytes, location, status, finalized_at,"
         " entry_points)"
@@ -91,7 +91,7 @@ async def a_task(control: Control, org: Org, job: str) -> TaskPayload:
     return TaskPayload(**{name: getattr(answer.task, name) for name in TaskPayload.__struct_fields__})
 
 
-async def test_who_evaluates_is_told_the_enabled_ones_it_names_and_nothing_of_channels(
+async def test_an_evaluator_gets_the_enabled_alerts_it_names_and_no_channels(
     state_db: str, queue_db: str, tmp_path: Path
 ) -> None:
     async with control_for(state_db, queue_db, tmp_path) as control:
@@ -119,14 +119,14 @@ async def test_a_task_that_is_not_about_alerts_pays_nothing_for_them(
         with registered(pull=PULL):
             org, _ = await a_watch(control, "acme")
             await deployed_and_active(control, org, DAG)
-            # Whoever looked would fall over it.
+            # A query on them would fail.
             await control.pool.execute("ALTER TABLE alert_definitions RENAME TO gone")
             assert (await a_task(control, org, "plain")).alerts == []
             with pytest.raises(asyncpg.UndefinedTableError, match="alert_definitions"):
                 await a_task(control, org, "look")
 
 
-async def test_where_an_alert_goes_is_told_for_the_pair_of_organisation_and_alert_alone(
+async def test_the_targets_of_an_alert_are_returned_only_for_its_own_organisation(
     state_db: str, queue_db: str, tmp_path: Path
 ) -> None:
     async with control_for(state_db, queue_db, tmp_path) as control:
@@ -136,12 +136,12 @@ async def test_where_an_alert_goes_is_told_for_the_pair_of_organisation_and_aler
             "SELECT id FROM alert_definitions WHERE org_id = $1 AND name = 'whales'", mine.id
         )
 
-        async def told(org: UUID, channel: str) -> list[str]:
-            asked = TargetRequest(org_id=org, alert_definition_id=alert, channel=channel)
+        async def target_urls(org: UUID, channel: str) -> list[str]:
+            request = TargetRequest(org_id=org, alert_definition_id=alert, channel=channel)
             return [
-                target.url for target in (await alert_targets(control.pool, TargetsRequest(targets=[asked]))).targets
+                target.url for target in (await alert_targets(control.pool, TargetsRequest(targets=[request]))).targets
             ]
 
-        assert await told(mine.id, "ops") == ["https://acme.example.org/"]
-        assert await told(theirs.id, "ops") == []
-        assert await told(mine.id, "none") == []
+        assert await target_urls(mine.id, "ops") == ["https://acme.example.org/"]
+        assert await target_urls(theirs.id, "ops") == []
+        assert await target_urls(mine.id, "none") == []

@@ -23,7 +23,7 @@ from hypothesis.errors import Unsatisfiable
 from schemathesis import GenerationMode
 from schemathesis.specs.openapi.checks import response_schema_conformance, status_code_conformance
 
-from tests.dispatcher.test_doors import WORKER, Listeners, opened
+from tests.dispatcher.test_listeners import WORKER, Listeners, opened
 from tests.support.dispatcher.control import control_for
 from tests.support.loop_thread import LoopThread
 from tracelake.dispatcher.http.internal_routes import internal_api
@@ -79,7 +79,7 @@ def answered(at: At, listener: str, case: Any, headers: dict[str, str]) -> int:
         base_url=str(getattr(at.listeners, listener).base_url).rstrip("/"), headers=headers, verify=at.ca
     )
     assert answer.status_code < 500, (case, answer.text)
-    if answer.status_code not in {405, 406, 415}:  # said by the frame of every door, before any route
+    if answer.status_code not in {405, 406, 415}:  # answered by every listener before any route
         case.validate_response(answer, checks=CHECKS)
     status: int = answer.status_code
     return status
@@ -109,7 +109,7 @@ def fuzzed(at: At, listener: str, examples: int, prepare: Callable[[Any, str, bo
     never_fails()
 
 
-def test_no_input_makes_the_task_door_fail(at: At) -> None:
+def test_no_input_makes_the_task_api_fail(at: At) -> None:
     def prepare(case: Any, who: str, aimed: bool) -> dict[str, str]:
         claimed = at.claim()
         if isinstance(case.body, dict) and aimed:
@@ -128,14 +128,14 @@ def test_no_input_makes_the_task_door_fail(at: At) -> None:
 
 
 def aim(body: dict[str, Any], output: dict[str, Any]) -> None:
-    """What is told is told of the task's own output, so that it comes as far as the database."""
+    """Points every event at the task's own output, so that the request reaches the database."""
     for name in ("events", "invalidations", "outputs", "datasets_published"):
         for item in body.get(name) or [] if isinstance(body.get(name), list) else []:
             if isinstance(item, dict):
                 item |= {name: output[name] for name in ("dataset_uuid", "dataset_version")}
 
 
-def test_no_input_makes_the_internal_door_fail(at: At) -> None:
+def test_no_input_makes_the_internal_api_fail(at: At) -> None:
     user = at.do(at.listeners.control.pool.fetchval("SELECT external_id FROM users LIMIT 1"))
 
     def prepare(case: Any, who: str, aimed: bool) -> dict[str, str]:
@@ -145,7 +145,7 @@ def test_no_input_makes_the_internal_door_fail(at: At) -> None:
             known["publish"] = known["bundle"] = str(uuid4())
             known |= {"alert": "whales", "channel": "ops"}
             case.path_parameters = {name: known[name] for name in case.path_parameters or {}}
-        tokens = {"good": WORKER["X-Trace-Worker-Token"], "bad": "nobody's"}
+        tokens = {"good": WORKER["X-Trace-Worker-Token"], "bad": "invalid"}
         case.headers = None
         named = {"X-Trace-User": quote(user, safe="")} if aimed else {}
         return named | ({"X-Trace-Worker-Token": tokens[who]} if who in tokens else {})

@@ -1,4 +1,4 @@
-"""What two replicas do at once, stepped by hand: one transaction is held open until the other waits for it."""
+"""What two replicas do at once, stepped by the test: one transaction is held open until the other waits for it."""
 
 from __future__ import annotations
 
@@ -65,11 +65,11 @@ async def test_two_batches_of_claims_for_the_same_tasks_do_not_deadlock(control:
 
     async with held(state_db, control.pool) as holder:
         await holder.connection.execute("SELECT FROM tasks WHERE id = $1 FOR UPDATE", high)
-        one = asyncio.create_task(claim_tasks(control, claims(middle, high, low)))
+        larger = asyncio.create_task(claim_tasks(control, claims(middle, high, low)))
         first = await holder.blocks()
         other = asyncio.create_task(claim_tasks(control, claims(low, middle)))
         await blocked_by(control.pool, first)
-    assert [type(answer) for answer in await one] == [Claimed] * 3
+    assert [type(answer) for answer in await larger] == [Claimed] * 3
     assert [type(answer) for answer in await other] == [NotClaimed] * 2
 
 
@@ -83,11 +83,11 @@ async def test_two_batches_of_heartbeats_for_the_same_tasks_do_not_deadlock(cont
     low, middle, high = beats
     async with held(state_db, control.pool) as holder:
         await holder.connection.execute("SELECT FROM tasks WHERE id = $1 FOR UPDATE", high.request.task_id)
-        one = asyncio.create_task(renew_leases(control, [middle, high, low]))
+        larger = asyncio.create_task(renew_leases(control, [middle, high, low]))
         first = await holder.blocks()
         other = asyncio.create_task(renew_leases(control, [low, middle]))
         await blocked_by(control.pool, first)
-    assert [type(answer) for answer in [*await one, *await other]] == [HeartbeatAnswer] * 5
+    assert [type(answer) for answer in [*await larger, *await other]] == [HeartbeatAnswer] * 5
 
 
 async def a_reader(control: Control, chain: Chain, job: str, read: str) -> UUID:
@@ -142,7 +142,7 @@ async def test_a_batch_of_completions_and_one_by_itself_lock_cursor_and_state_in
         await blocked_by(control.pool, first)
     answers = [await single, *await batch]
     assert [getattr(answer, "status", answer) for answer in answers] == ["Completed"] * 3
-    # Had the batch been the victim of a deadlock, its event would be routed later, by the drain.
+    # Had the batch been rolled back by a deadlock, its event would be routed later, by the drain.
     assert await control.pool.fetchval("SELECT status::text FROM outbox WHERE kind = 'route_event'") == "Done"
 
 
@@ -150,9 +150,9 @@ async def test_what_is_wrong_with_one_outbox_row_is_not_said_of_another_that_is_
     control: Control, state_db: str
 ) -> None:
     chain = await deploy_chain(control)
-    owe = "INSERT INTO outbox (org_id, kind, payload) VALUES ($1, 'route_event', $2) RETURNING id"
-    good = await control.pool.fetchval(owe, chain.org.id, {"event_id": str(uuid4())})
-    bad = await control.pool.fetchval(owe, chain.org.id, {"event_id": "not a uuid"})
+    insert_entry = "INSERT INTO outbox (org_id, kind, payload) VALUES ($1, 'route_event', $2) RETURNING id"
+    good = await control.pool.fetchval(insert_entry, chain.org.id, {"event_id": str(uuid4())})
+    bad = await control.pool.fetchval(insert_entry, chain.org.id, {"event_id": "not a uuid"})
     async with held(state_db, control.pool) as replica:  # which gives up in the end
         await replica.connection.execute("SELECT FROM outbox WHERE id = $1 FOR UPDATE", good)
         routing = asyncio.create_task(route(control, "route_event"))

@@ -40,8 +40,8 @@ MORE = DAG.replace("note: text}", "note: text, seen: timestamp}").replace("[id]"
 @pytest.fixture
 async def control(state_db: str, queue_db: str, tmp_path: Path) -> AsyncIterator[Control]:
     with registered(pull=PULL):
-        async with control_for(state_db, queue_db, tmp_path) as one:
-            yield one
+        async with control_for(state_db, queue_db, tmp_path) as opened:
+            yield opened
 
 
 @pytest.fixture
@@ -51,29 +51,29 @@ async def org(control: Control) -> Org:
 
 async def test_all_writers_share_one_dataset_that_belongs_to_none_of_them(control: Control, org: Org) -> None:
     done = await deployed_and_active(control, org, DAG)
-    one, two = (done.datasets[JobOutput(JobName(job), index)] for job, index in (("one", 0), ("two", 1)))
-    assert one == two
+    first, second = (done.datasets[JobOutput(JobName(job), index)] for job, index in (("one", 0), ("two", 1)))
+    assert first == second
     row = await control.pool.fetchrow(
         "SELECT d.name, d.producer_job_name AS job, d.storage ->> 'kind' AS kind, v.storage_location AS place"
         " FROM datasets d JOIN dataset_versions v ON v.dataset_uuid = d.id WHERE d.id = $1",
-        one,
+        first,
     )
     assert row is not None
     assert (row["name"], row["job"], row["kind"]) == ("alerts", None, "buffered")
     assert row["place"].startswith("postgres_table:buffered.b_")
     read = await control.pool.fetchval("SELECT input_datasets FROM jobs WHERE name = 'after'")
-    assert read == [one]
+    assert read == [first]
 
 
-async def test_the_sink_is_told_of_a_table_when_it_is_declared_or_widened_and_not_again(
+async def test_the_sink_is_notified_of_a_table_when_it_is_declared_or_widened_and_not_again(
     control: Control, org: Org
 ) -> None:
     for text, messages in ((DAG, 1), (DAG, 1), (MORE, 2), (DAG, 2)):
         await deployed_and_active(control, org, text)
         await run_here(control)
         assert (await control.queue.depth("buffer")).ready == messages
-    told = await control.pool.fetchval("SELECT declaration::text FROM buffered_datasets")
-    assert [batch["name"] for batch in msgspec.json.decode(told)["columns"]] == ["id", "level", "note", "seen"]
+    declaration = await control.pool.fetchval("SELECT declaration::text FROM buffered_datasets")
+    assert [column["name"] for column in msgspec.json.decode(declaration)["columns"]] == ["id", "level", "note", "seen"]
 
 
 async def test_a_changed_writer_and_an_added_column_leave_the_generation_as_it_is(control: Control, org: Org) -> None:

@@ -53,8 +53,8 @@ publish:
 @pytest.fixture
 async def control(state_db: str, queue_db: str, tmp_path: Path) -> AsyncIterator[Control]:
     with registered(pull=PULL):
-        async with control_for(state_db, queue_db, tmp_path) as one:
-            yield one
+        async with control_for(state_db, queue_db, tmp_path) as opened:
+            yield opened
 
 
 @pytest.fixture
@@ -204,9 +204,9 @@ async def test_the_catalog_knows_what_a_published_dataset_is_made_from(control: 
     assert known.published["order_counts"].upstream == {"shop_orders"}
     assert known.published["shop_orders"].dag == "shop"
     assert set(known.runtimes) == {"dispatcher", "lambda", "ecs_platform", "ecs_udf"}
-    ring = SHOP.replace("source: {kind: manual}", "inputs: [{from: {dataset: order_counts}}]")
+    cyclic = SHOP.replace("source: {kind: manual}", "inputs: [{from: {dataset: order_counts}}]")
     with pytest.raises(InvalidDag) as refused:
-        await deploy_dag(control, org.id, org.user, ring)
+        await deploy_dag(control, org.id, org.user, cyclic)
     assert {problem.code for problem in refused.value.problems} == {"cycle"}
 
 
@@ -265,9 +265,9 @@ async def test_a_runtime_of_the_settings_has_its_own_queue_and_defaults(control:
     assert (row["heartbeat_timeout_seconds"], row["heartbeat_interval_seconds"]) == (600, 100)
     assert (row["timeout_seconds"], row["max_attempts"], row["retry_backoff_seconds"]) == (7200, 2, 30)
     await trigger(more, org.id, "shop", "fetch", start=0, end=9, request_id=uuid4())
-    await run_here(control)  # a Dispatcher that does not know the runtime keeps what it owes
-    owed = "SELECT last_error FROM outbox WHERE kind = 'enqueue_task' AND status = 'Pending'"
-    assert "runtime is not in the settings" in await control.pool.fetchval(owed)
+    await run_here(control)  # a Dispatcher that does not know the runtime leaves the entry pending
+    pending = "SELECT last_error FROM outbox WHERE kind = 'enqueue_task' AND status = 'Pending'"
+    assert "runtime is not in the settings" in await control.pool.fetchval(pending)
     await control.pool.execute("UPDATE outbox SET available_at = now() WHERE status = 'Pending'")
     await run_here(more)
     assert (await control.queue.depth("huge")).ready == 1

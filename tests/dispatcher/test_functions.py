@@ -1,4 +1,4 @@
-"""Tasks of `runtime: lambda`: claimed by the Dispatcher, handed to a function, and over when the function is.
+"""Tasks of `runtime: lambda`: claimed by the Dispatcher, sent to a function, and over when the function is.
 
 The function and what runs it are not ours: here they are a port that does what the test says, and, for the adapter, a
 server that answers as Lambda's Invoke call does.
@@ -52,7 +52,7 @@ async def control(state_db: str, queue_db: str, tmp_path: Path) -> AsyncIterator
 
 @pytest.fixture(autouse=True)
 def eager(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Leases are looked at in every step, and nobody waits long for somebody who is away."""
+    """Leases are renewed in every step, and an unreachable runner is retried soon."""
     monkeypatch.setattr(call_functions, "RENEW_SECONDS", 0.0)
     monkeypatch.setattr(call_functions, "AWAY_SECONDS", (0.01, 0.02))
 
@@ -64,31 +64,34 @@ class Host:
     control: Control
     act: Act | None
     """None: it completes its task."""
-    room: Places | None = None
+    capacity: Places | None = None
     """What it says of its places."""
-    asked: list[Invocation] = field(default_factory=list)
+    invocations: list[Invocation] = field(default_factory=list)
     ended: list[UUID] = field(default_factory=list)
 
     async def invoke(self, payload: bytes, *, timeout_seconds: float) -> Invoked:
         assert timeout_seconds == 3600
-        told = msgspec.json.decode(payload, type=Invocation)
+        invocation = msgspec.json.decode(payload, type=Invocation)
         assert has_shape(variants("001/2")[0], msgspec.json.decode(payload)), "as the specification shows it"
-        self.asked.append(told)
+        self.invocations.append(invocation)
         try:
-            return await (self.act or self.complete)(told)
+            return await (self.act or self.complete)(invocation)
         except asyncio.CancelledError:
-            self.ended.append(told.task_id)
+            self.ended.append(invocation.task_id)
             raise
 
     async def places(self) -> Places | None:
-        return self.room
+        return self.capacity
 
-    async def complete(self, told: Invocation) -> Invoked:
+    async def complete(self, invocation: Invocation) -> Invoked:
         """As a function does that says so itself."""
         request = CompleteRequest(
-            task_id=told.task_id, attempt=told.attempt, lease_token=told.lease_token, status="Completed"
+            task_id=invocation.task_id,
+            attempt=invocation.attempt,
+            lease_token=invocation.lease_token,
+            status="Completed",
         )
-        await Completer(self.control)(request, decode(parse_token(told.capability_token).payload))
+        await Completer(self.control)(request, decode(parse_token(invocation.capability_token).payload))
         return Invoked()
 
 
@@ -119,9 +122,9 @@ async def until(functions: CallFunctions, drain: Drain, done: Callable[[], Await
 
 @asynccontextmanager
 async def calling(
-    control: Control, act: Act | None = None, most: int = 16, room: Places | None = None
+    control: Control, act: Act | None = None, most: int = 16, capacity: Places | None = None
 ) -> AsyncIterator[tuple[Host, Any]]:
-    host = Host(control, act, room)
+    host = Host(control, act, capacity)
     functions = CallFunctions(control, host, most)
     drain = Drain(control, functions.signal)
 
@@ -138,11 +141,16 @@ async def test_a_function_is_called_once_with_all_that_it_needs_and_its_report_c
     chain = await fan_out(control, 3)
     async with calling(control) as (host, run):
         await run(lambda: all_are(control, chain, "Completed", 3))
-    assert len({told.task_id for told in host.asked}) == len(host.asked) == 3
-    told = host.asked[0]
-    assert (told.job.name, told.operator, told.attempt, told.completes) == ("second", "noop", 1, "function")
-    assert told.inputs[0].dataset_uuid == chain.datasets["first"]
-    assert decode(parse_token(told.capability_token).payload).task_id == told.task_id
+    assert len({invocation.task_id for invocation in host.invocations}) == len(host.invocations) == 3
+    invocation = host.invocations[0]
+    assert (invocation.job.name, invocation.operator, invocation.attempt, invocation.completes) == (
+        "second",
+        "noop",
+        1,
+        "function",
+    )
+    assert invocation.inputs[0].dataset_uuid == chain.datasets["first"]
+    assert decode(parse_token(invocation.capability_token).payload).task_id == invocation.task_id
     assert await control.pool.fetchval("SELECT count(*) FROM outbox WHERE status <> 'Done'") == 0
 
 
@@ -150,17 +158,17 @@ async def all_are(control: Control, chain: Chain, status: str, count: int) -> bo
     return await statuses(control, chain) == [status] * count
 
 
-async def test_no_more_run_at_once_than_there_is_room_for_and_those_in_line_are_not_claimed(control: Control) -> None:
+async def test_no_more_run_at_once_than_there_are_places_and_those_that_wait_are_not_claimed(control: Control) -> None:
     chain, gate, inside = await fan_out(control, 7), asyncio.Event(), 0
     most = 0
 
-    async def act(told: Invocation) -> Invoked:
+    async def act(invocation: Invocation) -> Invoked:
         nonlocal inside, most
         inside += 1
         most = max(most, inside)
         await gate.wait()
         inside -= 1
-        return await host.complete(told)
+        return await host.complete(invocation)
 
     async with calling(control, act, most=3) as (host, run):
 
@@ -184,7 +192,7 @@ async def test_a_function_that_ends_without_a_report_has_its_attempt_failed_at_o
 ) -> None:
     chain = await fan_out(control, 1)
 
-    async def act(_told: Invocation) -> Invoked:
+    async def act(_invocation: Invocation) -> Invoked:
         return ended
 
     async with calling(control, act) as (_host, run):
@@ -198,7 +206,7 @@ async def test_a_function_that_ends_without_a_report_has_its_attempt_failed_at_o
 async def test_a_call_that_breaks_is_an_attempt_that_failed(control: Control) -> None:
     chain = await fan_out(control, 1)
 
-    async def act(_told: Invocation) -> Invoked:
+    async def act(_invocation: Invocation) -> Invoked:
         raise RuntimeError("the line broke")
 
     async with calling(control, act) as (_host, run):
@@ -209,18 +217,18 @@ async def test_a_call_that_breaks_is_an_attempt_that_failed(control: Control) ->
     )
 
 
-async def test_while_nobody_runs_functions_no_attempt_is_used_up_and_one_at_a_time_looks(control: Control) -> None:
+async def test_while_no_runner_answers_no_attempt_is_used_up_and_one_call_at_a_time_tries(control: Control) -> None:
     chain, there = await fan_out(control, 5), False
 
-    async def act(told: Invocation) -> Invoked:
+    async def act(invocation: Invocation) -> Invoked:
         if not there:
             return Invoked("the runner does not answer", started=False)
-        return await host.complete(told)
+        return await host.complete(invocation)
 
     async with calling(control, act) as (host, run):
 
         async def tried_often() -> bool:
-            return len(host.asked) >= 12
+            return len(host.invocations) >= 12
 
         await run(tried_often)
         assert await attempts(control, chain) == [1] * 5
@@ -238,16 +246,16 @@ async def attempts(control: Control, chain: Chain) -> list[int]:
     return [row["attempt"] for row in rows]
 
 
-async def test_a_call_that_finds_no_room_was_no_attempt_and_holds_up_no_other_organisation(control: Control) -> None:
+async def test_a_call_that_finds_no_free_place_is_no_attempt_and_delays_no_other_organisation(control: Control) -> None:
     full, other = await fan_out(control, 3), await fan_out(control, 2, "other")
     refused = 0
 
-    async def act(told: Invocation) -> Invoked:
+    async def act(invocation: Invocation) -> Invoked:
         nonlocal refused
-        if decode(parse_token(told.capability_token).payload).org_id == full.org.id and refused < 20:
+        if decode(parse_token(invocation.capability_token).payload).org_id == full.org.id and refused < 20:
             refused += 1
             return Invoked("the runner has no room", started=False, busy=True)
-        return await host.complete(told)
+        return await host.complete(invocation)
 
     async with calling(control, act) as (host, run):
         await run(lambda: all_are(control, other, "Completed", 2))
@@ -264,14 +272,14 @@ async def test_no_more_are_called_than_there_are_places_by_all_replicas_and_orga
     large, small = await fan_out(control, 9), await fan_out(control, 2, "small")
     gate, inside, most, per_org = asyncio.Event(), Counter[UUID](), 0, 0
 
-    async def act(told: Invocation) -> Invoked:
+    async def act(invocation: Invocation) -> Invoked:
         nonlocal most, per_org
-        org = decode(parse_token(told.capability_token).payload).org_id
+        org = decode(parse_token(invocation.capability_token).payload).org_id
         inside[org] += 1
         most, per_org = max(most, inside.total()), max(per_org, *inside.values())
         await gate.wait()
         inside[org] -= 1
-        return await host.complete(told)
+        return await host.complete(invocation)
 
     host = Host(control, act, Places(total=4, per_org=3))
     replicas = [CallFunctions(replace(control, replica=name), host, 16) for name in ("one", "two")]
@@ -305,14 +313,14 @@ async def test_no_more_are_called_than_there_are_places_by_all_replicas_and_orga
 async def test_an_organisation_has_no_more_calls_than_places_of_its_own(control: Control) -> None:
     chain, gate = await fan_out(control, 5), asyncio.Event()
 
-    async def act(told: Invocation) -> Invoked:
+    async def act(invocation: Invocation) -> Invoked:
         await gate.wait()
-        return await host.complete(told)
+        return await host.complete(invocation)
 
-    async with calling(control, act, room=Places(total=4, per_org=3)) as (host, run):
+    async with calling(control, act, capacity=Places(total=4, per_org=3)) as (host, run):
 
         async def three_run() -> bool:
-            return len(host.asked) == 3
+            return len(host.invocations) == 3
 
         await run(three_run)  # which has begun all that it would
         assert sorted(await statuses(control, chain)) == ["Queued"] * 2 + ["Running"] * 3
@@ -324,21 +332,21 @@ async def test_a_task_that_waits_for_its_place_is_not_taken_again_and_again(cont
     """Its outbox entry is done when it has been seen: what waits is in the database, also for the next Dispatcher."""
     chain, gate = await fan_out(control, 3), asyncio.Event()
 
-    async def act(told: Invocation) -> Invoked:
+    async def act(invocation: Invocation) -> Invoked:
         await gate.wait()
-        return await host.complete(told)
+        return await host.complete(invocation)
 
-    async with calling(control, act, room=Places(1, 1)) as (host, run):
+    async with calling(control, act, capacity=Places(1, 1)) as (host, run):
 
-        async def one_runs() -> bool:
-            return len(host.asked) == 1
+        async def first_runs() -> bool:
+            return len(host.invocations) == 1
 
-        await run(one_runs)
+        await run(first_runs)
         entries = "SELECT DISTINCT status::text, attempts FROM outbox WHERE kind = 'enqueue_task'"
         assert [tuple(row) for row in await control.pool.fetch(entries)] == [("Done", 1)]
         assert (await statuses(control, chain)).count("Queued") == 2
     gate.set()
-    async with calling(control, act, room=Places(1, 1)) as (host, run):
+    async with calling(control, act, capacity=Places(1, 1)) as (host, run):
 
         async def all_done() -> bool:
             await control.pool.execute("UPDATE tasks SET next_retry_at = now() WHERE next_retry_at > now()")
@@ -348,7 +356,7 @@ async def test_a_task_that_waits_for_its_place_is_not_taken_again_and_again(cont
         await run(all_done)
 
 
-async def test_nobody_is_asked_for_places_while_nothing_waits(control: Control) -> None:
+async def test_places_are_not_requested_while_nothing_waits(control: Control) -> None:
     host = Host(control, None)
     await deploy_chain(control)
     host.places = pytest.fail  # type: ignore[method-assign]
@@ -358,7 +366,7 @@ async def test_nobody_is_asked_for_places_while_nothing_waits(control: Control) 
 async def test_what_was_lost_under_a_function_is_the_platforms_fault(control: Control) -> None:
     chain = await fan_out(control, 1)
 
-    async def act(_told: Invocation) -> Invoked:
+    async def act(_invocation: Invocation) -> Invoked:
         return Invoked("the runner was lost while the function ran", lost=True)
 
     async with calling(control, act) as (_host, run):
@@ -366,24 +374,24 @@ async def test_what_was_lost_under_a_function_is_the_platforms_fault(control: Co
     assert await control.pool.fetchval("SELECT fault::text FROM tasks WHERE status = 'Failed'") == "platform"
 
 
-async def test_a_long_function_that_runs_again_after_an_outage_holds_up_nobody(
+async def test_a_long_function_that_runs_again_after_an_outage_delays_no_other_task(
     control: Control, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(call_functions, "PROBE_SECONDS", 0.05)
     chain, there, gate = await fan_out(control, 4), False, asyncio.Event()
 
-    async def act(told: Invocation) -> Invoked:
+    async def act(invocation: Invocation) -> Invoked:
         if not there:
             return Invoked("the runner does not answer", started=False)
-        if (told.scope.cursor or 0) == 0:
+        if (invocation.scope.cursor or 0) == 0:
             await gate.wait()
-        return await host.complete(told)
+        return await host.complete(invocation)
 
     async with calling(control, act) as (host, run):
 
         async def tried() -> bool:
             await ExpireLeases(control).once()
-            return len(host.asked) >= 2
+            return len(host.invocations) >= 2
 
         await run(tried)
         there = True
@@ -400,20 +408,20 @@ async def test_a_long_function_that_runs_again_after_an_outage_holds_up_nobody(
 async def test_an_attempt_that_is_over_is_called_off(control: Control) -> None:
     chain = await fan_out(control, 1)
 
-    async def act(_told: Invocation) -> Invoked:
+    async def act(_invocation: Invocation) -> Invoked:
         await asyncio.Event().wait()
         raise AssertionError
 
     async with calling(control, act) as (host, run):
 
         async def runs() -> bool:
-            return bool(host.asked) and await all_are(control, chain, "Running", 1)
+            return bool(host.invocations) and await all_are(control, chain, "Running", 1)
 
         await run(runs)
-        await cancel_task(control, chain.org.id, host.asked[0].task_id, "enough")
+        await cancel_task(control, chain.org.id, host.invocations[0].task_id, "enough")
 
         async def ended() -> bool:
-            return host.ended == [host.asked[0].task_id]
+            return host.ended == [host.invocations[0].task_id]
 
         await run(ended)
     assert await statuses(control, chain) == ["Canceled"]
@@ -422,14 +430,14 @@ async def test_an_attempt_that_is_over_is_called_off(control: Control) -> None:
 async def test_the_lease_of_a_function_that_never_says_a_word_is_kept_while_it_runs(control: Control) -> None:
     chain, gate = await fan_out(control, 1), asyncio.Event()
 
-    async def act(told: Invocation) -> Invoked:
+    async def act(invocation: Invocation) -> Invoked:
         await gate.wait()
-        return await host.complete(told)
+        return await host.complete(invocation)
 
     async with calling(control, act) as (host, run):
 
         async def runs() -> bool:
-            return bool(host.asked)
+            return bool(host.invocations)
 
         await run(runs)
         await control.pool.execute(
@@ -448,14 +456,14 @@ async def test_the_lease_of_a_function_that_never_says_a_word_is_kept_while_it_r
 async def test_a_dispatcher_that_stops_ends_its_functions_and_puts_their_tasks_back(control: Control) -> None:
     chain = await fan_out(control, 2)
 
-    async def act(_told: Invocation) -> Invoked:
+    async def act(_invocation: Invocation) -> Invoked:
         await asyncio.Event().wait()
         raise AssertionError
 
     async with calling(control, act) as (host, run):
 
         async def run_both() -> bool:
-            return len(host.asked) == 2
+            return len(host.invocations) == 2
 
         await run(run_both)
     assert len(host.ended) == 2
@@ -550,7 +558,7 @@ async def test_the_invoke_call_says_whether_something_ran_and_why_it_failed(
         await invoker.close()
 
 
-async def test_nobody_there_has_run_nothing_and_a_line_that_broke_may_have() -> None:
+async def test_a_refused_connection_ran_nothing_and_a_broken_one_may_have() -> None:
     async def hang_up(request: web.Request) -> web.StreamResponse:
         assert request.transport is not None
         request.transport.abort()
@@ -569,7 +577,7 @@ async def test_nobody_there_has_run_nothing_and_a_line_that_broke_may_have() -> 
 
 
 @pytest.mark.parametrize(
-    ("status", "body", "told"),
+    ("status", "body", "expected"),
     [
         (200, '{"total": 8, "per_org": 4}', Places(8, 4)),
         (404, "", None),
@@ -577,18 +585,20 @@ async def test_nobody_there_has_run_nothing_and_a_line_that_broke_may_have() -> 
         (200, "[]", "how many places"),
     ],
 )
-async def test_places_are_learned_from_who_runs_functions(status: int, body: str, told: Places | str | None) -> None:
+async def test_the_number_of_places_is_read_from_the_runner(
+    status: int, body: str, expected: Places | str | None
+) -> None:
     async def answer(request: web.Request) -> web.Response:
         assert (request.method, request.headers["Authorization"]) == ("GET", "Bearer secret")
         return web.Response(status=status, text=body, content_type="application/json")
 
     async with lambda_host(answer, PLACES) as url:
         invoker = HttpInvoker(url, "secret", verify=True)
-        if isinstance(told, str):
-            with pytest.raises(ServiceUnavailable, match=told):
+        if isinstance(expected, str):
+            with pytest.raises(ServiceUnavailable, match=expected):
                 await invoker.places()
         else:
-            assert await invoker.places() == told
+            assert await invoker.places() == expected
     with pytest.raises(ServiceUnavailable):
         await invoker.places()
     await invoker.close()

@@ -22,7 +22,7 @@ from tracelake.dispatcher.control import Control
 from tracelake.dispatcher.events.accept import accept_events
 from tracelake.dispatcher.events.route import BATCH
 from tracelake.dispatcher.maintenance.expire_leases import ExpireLeases
-from tracelake.dispatcher.maintenance.prune import BATCH as FORGET_BATCH
+from tracelake.dispatcher.maintenance.prune import BATCH as PRUNE_BATCH
 from tracelake.dispatcher.maintenance.prune import PruneOutbox
 from tracelake.dispatcher.outbox.drain import Drain
 from tracelake.dispatcher.replicas import host_of, take_over
@@ -49,7 +49,7 @@ async def status(control: Control, task_id: object) -> str:
 
 
 async def expire(control: Control, task_id: object) -> None:
-    """As if the worker had been silent for long; the reaper then does its work."""
+    """Expires the lease, as if the worker had been silent for long."""
     await control.pool.execute("UPDATE tasks SET lease_expires_at = now() - interval '1 s' WHERE id = $1", task_id)
     assert await ExpireLeases(control).once() == 1
 
@@ -77,17 +77,17 @@ async def test_a_claim_whose_answer_was_lost_is_answered_again_with_its_lease_an
         await complete(completion(task, outputs=staged(control.objects, task, (start, start + 9))), claims)
 
     await first_writes(0)
-    asked = ClaimRequest(task_id=await a_task(control, chain, "second"), worker_id="w", claim_id=uuid4())
-    heard = await claim(asked)
+    request = ClaimRequest(task_id=await a_task(control, chain, "second"), worker_id="w", claim_id=uuid4())
+    heard = await claim(request)
     assert isinstance(heard, Claimed)
     assert [item.commit for item in heard.task.inputs] == [1]
     await first_writes(10)
-    await control.pool.execute("UPDATE tasks SET lease_expires_at = now() WHERE id = $1", asked.task_id)
+    await control.pool.execute("UPDATE tasks SET lease_expires_at = now() WHERE id = $1", request.task_id)
 
     for other in ({"worker_id": "v"}, {"claim_id": uuid4()}, {"claim_id": None}):
-        assert await claim(msgspec.structs.replace(asked, **other)) == NotClaimed(reason="AlreadyRunning"), other
+        assert await claim(msgspec.structs.replace(request, **other)) == NotClaimed(reason="AlreadyRunning"), other
 
-    again = await claim(asked)
+    again = await claim(request)
     assert isinstance(again, Claimed)
     assert (again.attempt, again.lease_token, again.task) == (heard.attempt, heard.lease_token, heard.task)
     assert again.lease_expires_at > heard.lease_expires_at
@@ -96,48 +96,50 @@ async def test_a_claim_whose_answer_was_lost_is_answered_again_with_its_lease_an
         == decode(parse_token(heard.capability_token).payload).grants
     )
     attempts = "SELECT count(*) FROM task_attempts WHERE task_id = $1"
-    assert await control.pool.fetchval(attempts, asked.task_id) == 1
+    assert await control.pool.fetchval(attempts, request.task_id) == 1
 
     await complete(completion(again), decode(parse_token(again.capability_token).payload))
-    assert await claim(asked) == NotClaimed(reason="Completed")
-    assert await claim_again(control.hot, [asked]) == [], "what has ended meanwhile is nobody's"
+    assert await claim(request) == NotClaimed(reason="Completed")
+    assert await claim_again(control.hot, [request]) == [], "an ended task cannot be claimed again"
 
 
 async def test_a_worker_that_never_hears_holds_a_task_for_two_leases_at_most(control: Control) -> None:
     chain = await deploy_chain(control)
-    asked = ClaimRequest(task_id=await a_task(control, chain), worker_id="w", claim_id=uuid4())
-    await claim_tasks(control, [asked])
+    request = ClaimRequest(task_id=await a_task(control, chain), worker_id="w", claim_id=uuid4())
+    await claim_tasks(control, [request])
     long_ago = "UPDATE tasks SET started_at = now() - $2 * interval '1 second', lease_expires_at = now() WHERE id = $1"
     seconds = await control.pool.fetchval("SELECT max(heartbeat_timeout_seconds) FROM jobs")
     left = "SELECT extract(epoch FROM lease_expires_at - now()) FROM tasks WHERE id = $1"
-    for asked_after, lease in ((seconds / 2, seconds), (seconds * 1.5, seconds / 2), (seconds * 3, 0)):
-        await control.pool.execute(long_ago, asked.task_id, asked_after)
-        await claim_tasks(control, [asked])
-        assert float(await control.pool.fetchval(left, asked.task_id)) == pytest.approx(lease, abs=5), asked_after
+    for seconds_since_start, lease in ((seconds / 2, seconds), (seconds * 1.5, seconds / 2), (seconds * 3, 0)):
+        await control.pool.execute(long_ago, request.task_id, seconds_since_start)
+        await claim_tasks(control, [request])
+        assert float(await control.pool.fetchval(left, request.task_id)) == pytest.approx(lease, abs=5), (
+            seconds_since_start
+        )
 
 
-async def test_what_goes_wrong_with_one_claim_is_said_to_who_asked_for_it_and_to_nobody_else(control: Control) -> None:
+async def test_an_error_of_one_claim_is_returned_to_its_caller_only(control: Control) -> None:
     chain = await deploy_chain(control)
     good, bad = [ClaimRequest(await a_task(control, chain, name), "w", uuid4()) for name in ("first", "second")]
-    unreadable = 'UPDATE tasks SET input_versions = \'{"dataset_uuid": "nobody"}\' WHERE id = $1'
+    unreadable = 'UPDATE tasks SET input_versions = \'{"dataset_uuid": "invalid"}\' WHERE id = $1'
     await control.pool.execute(unreadable, bad.task_id)
-    told, wrong = await claim_tasks(control, [good, bad])
-    assert isinstance(told, Claimed)
+    granted, wrong = await claim_tasks(control, [good, bad])
+    assert isinstance(granted, Claimed)
     assert isinstance(wrong, ValueError)
     claim = claimer(control)
     answers = await claim.settled([good, bad])
     assert isinstance(answers[0], Claimed), "it was answered; who asks again is answered again"
 
 
-async def test_a_retry_of_a_task_is_another_lease_also_for_the_same_question(control: Control) -> None:
-    """A question that was long under way finds the next attempt: what the first one holds no longer counts."""
+async def test_a_retry_of_a_task_is_another_lease_also_for_the_same_request(control: Control) -> None:
+    """A delayed request gets the next attempt: the lease of the first one no longer counts."""
     chain = await deploy_chain(control)
-    asked = ClaimRequest(task_id=await a_task(control, chain), worker_id="w", claim_id=uuid4())
-    (first,) = await claim_tasks(control, [asked])
-    await expire(control, asked.task_id)
-    await retry_now(control, asked.task_id)
-    await control.pool.execute("UPDATE tasks SET woken_at = now() WHERE id = $1", asked.task_id)
-    (second,) = await claim_tasks(control, [asked])
+    request = ClaimRequest(task_id=await a_task(control, chain), worker_id="w", claim_id=uuid4())
+    (first,) = await claim_tasks(control, [request])
+    await expire(control, request.task_id)
+    await retry_now(control, request.task_id)
+    await control.pool.execute("UPDATE tasks SET woken_at = now() WHERE id = $1", request.task_id)
+    (second,) = await claim_tasks(control, [request])
     assert isinstance(first, Claimed)
     assert isinstance(second, Claimed)
     assert (first.attempt, second.attempt) == (1, 2)
@@ -251,7 +253,7 @@ async def test_a_late_reply_counts_while_no_newer_attempt_has_begun(control: Con
         assert await control.pool.fetchval(late, task.task.task_id) is True
 
 
-async def test_a_heartbeat_extends_the_lease_and_tells_of_a_cancel(control: Control) -> None:
+async def test_a_heartbeat_extends_the_lease_and_reports_a_cancel(control: Control) -> None:
     chain = await deploy_chain(control)
     task, claims = await claimed(control, await a_task(control, chain))
     fence = {"task_id": task.task.task_id, "attempt": 1, "lease_token": task.lease_token}
@@ -301,15 +303,15 @@ async def test_events_about_what_the_token_does_not_name_are_refused(control: Co
     assert wrong.value.where == "/events/0/start"
 
 
-async def test_outputs_become_commits_and_the_latest_partition_is_in_force(control: Control) -> None:
+async def test_outputs_become_commits_and_the_latest_partition_is_current(control: Control) -> None:
     chain = await deploy_chain(control)
     for number, (start, end) in enumerate([(0, 99), (100, 199), (0, 199)], start=1):
         task, claims = await claimed(control, await a_task(control, chain))
         await Completer(control)(completion(task, outputs=staged(control.objects, task, (start, end))), claims)
         head = "SELECT last_commit FROM dataset_heads WHERE dataset_uuid = $1"
         assert await control.pool.fetchval(head, chain.datasets["first"]) == number
-    in_force = "SELECT partition_key FROM partition_versions WHERE commits @> $1::bigint ORDER BY 1"
-    seen = [[row[0] for row in await control.pool.fetch(in_force, number)] for number in (1, 2, 3)]
+    current = "SELECT partition_key FROM partition_versions WHERE commits @> $1::bigint ORDER BY 1"
+    seen = [[row[0] for row in await control.pool.fetch(current, number)] for number in (1, 2, 3)]
     assert seen == [["0-99"], ["0-99", "100-199"], ["0-199"]]
 
 
@@ -386,7 +388,9 @@ async def test_no_more_tasks_of_a_job_are_woken_than_it_has_slots_and_each_end_g
         await Completer(control)(completion(task), claims)
 
 
-async def test_a_promise_that_cannot_be_kept_is_given_up_with_a_reason_and_blocks_nobody(control: Control) -> None:
+async def test_an_outbox_entry_that_cannot_be_published_fails_with_a_reason_and_blocks_no_other(
+    control: Control,
+) -> None:
     chain = await deploy_chain(control)
     await control.pool.execute(
         "INSERT INTO outbox (org_id, kind, payload) VALUES ($1, 'route_event', $2), ($1, 'route_event', $3)",
@@ -413,14 +417,16 @@ async def test_a_promise_that_cannot_be_kept_is_given_up_with_a_reason_and_block
         ("publish_buffer", {"publish_id": str(uuid4())}),
     ],
 )
-async def test_a_taken_promise_that_nobody_can_read_is_given_up_and_the_others_are_kept(
+async def test_an_unreadable_outbox_entry_fails_and_the_others_are_published(
     control: Control, kind: str, payload: dict[str, object]
 ) -> None:
     chain = await deploy_chain(control)
     task = await a_task(control, chain)
-    owe = "INSERT INTO outbox (org_id, kind, payload) VALUES ($1, $2::text::outbox_kind, $3)"
-    await control.pool.execute(owe, chain.org.id, kind, payload)
-    await control.pool.execute(owe, chain.org.id, "enqueue_task", {"task_id": str(task), "runtime": "ecs_platform"})
+    insert_entry = "INSERT INTO outbox (org_id, kind, payload) VALUES ($1, $2::text::outbox_kind, $3)"
+    await control.pool.execute(insert_entry, chain.org.id, kind, payload)
+    await control.pool.execute(
+        insert_entry, chain.org.id, "enqueue_task", {"task_id": str(task), "runtime": "ecs_platform"}
+    )
     await drained(control)
     (delivery,) = await control.queue.receive("tasks-ecs_platform", max_messages=10, visibility=timedelta(minutes=1))
     assert str(task).encode() in delivery.body
@@ -447,13 +453,13 @@ async def test_more_events_than_fit_into_a_batch_are_routed_and_woken_in_one_go(
     chain = await deploy_chain(control)
     many = 2 * BATCH + 3
     await control.pool.execute(
-        "WITH told AS ("
+        "WITH accepted AS ("
         " INSERT INTO events"
         " (org_id, origin, kind, producer_run_id, dataset_uuid, dataset_version, scope, cursor_value)"
         " SELECT $1, 'manual', 'cursor', gen_random_uuid(), $2, $3, 'cursor:' || n, n"
         " FROM generate_series(1, $4::int) n RETURNING id)"
         " INSERT INTO outbox (org_id, kind, payload)"
-        " SELECT $1, 'route_event', jsonb_build_object('event_id', id) FROM told",
+        " SELECT $1, 'route_event', jsonb_build_object('event_id', id) FROM accepted",
         chain.org.id,
         chain.datasets["first"],
         chain.versions["first"],
@@ -485,7 +491,7 @@ async def test_what_a_process_of_this_machine_had_taken_need_not_wait_once_it_is
     assert str(tasks[0]).encode() in delivery.body
 
 
-async def test_promises_kept_long_ago_are_forgotten_and_no_others(control: Control) -> None:
+async def test_outbox_entries_published_long_ago_are_pruned_and_no_others(control: Control) -> None:
     org = uuid4()
     stored = """
         INSERT INTO outbox (org_id, kind, status, payload, attempts, processed_at, last_error)
@@ -495,35 +501,35 @@ async def test_promises_kept_long_ago_are_forgotten_and_no_others(control: Contr
                AS v (n, status, age)
          ORDER BY n RETURNING id"""
     ids = [row["id"] for row in await control.pool.fetch(stored, org)]
-    forget = PruneOutbox(control.hot, timedelta(days=7))
-    assert [await forget.once(), await forget.once()] == [2, 0]
+    prune = PruneOutbox(control.hot, timedelta(days=7))
+    assert [await prune.once(), await prune.once()] == [2, 0]
     left = await control.pool.fetch("SELECT id FROM outbox WHERE org_id = $1 ORDER BY id", org)
     assert [row["id"] for row in left] == [ids[1], ids[2], ids[4]]
     await control.pool.execute("UPDATE outbox SET processed_at = now() - interval '8 days' WHERE id = $1", ids[4])
-    assert await forget.once() == 1
+    assert await prune.once() == 1
 
 
-OLD_PROMISES = """
+OLD_ENTRIES = """
     INSERT INTO outbox (org_id, kind, status, payload, attempts, created_at, processed_at)
     SELECT $1, 'enqueue_task', (CASE WHEN $3::int IS NULL THEN 'Pending' ELSE 'Done' END)::outbox_status, '{}', 1,
            now() - interval '9 days', now() - $3::int * interval '1 day'
       FROM generate_series(1, $2::int) RETURNING id"""
 
 
-async def test_a_promise_kept_later_than_one_after_it_is_forgotten_in_its_turn(control: Control) -> None:
-    late = await control.pool.fetchval(OLD_PROMISES, uuid4(), 1, 1)
-    await control.pool.execute(OLD_PROMISES, uuid4(), FORGET_BATCH, 8)
-    forget = PruneOutbox(control.hot, timedelta(days=7))
-    assert [await forget.once() for _ in range(2)] == [FORGET_BATCH - 1, 1]
+async def test_an_outbox_entry_published_later_than_one_after_it_is_pruned_in_its_turn(control: Control) -> None:
+    late = await control.pool.fetchval(OLD_ENTRIES, uuid4(), 1, 1)
+    await control.pool.execute(OLD_ENTRIES, uuid4(), PRUNE_BATCH, 8)
+    prune = PruneOutbox(control.hot, timedelta(days=7))
+    assert [await prune.once() for _ in range(2)] == [PRUNE_BATCH - 1, 1]
     await control.pool.execute("UPDATE outbox SET processed_at = now() - interval '8 days' WHERE id = $1", late)
-    assert [await forget.once() for _ in range(2)] == [1, 0]
+    assert [await prune.once() for _ in range(2)] == [1, 0]
     assert await control.pool.fetchval("SELECT count(*) FROM outbox") == 0
 
 
-async def test_promises_that_wait_in_front_do_not_keep_old_ones_behind_them(control: Control) -> None:
-    await control.pool.execute(OLD_PROMISES, uuid4(), FORGET_BATCH, None)
-    kept = await control.pool.fetchval(OLD_PROMISES, uuid4(), 1, 8)
-    forget = PruneOutbox(control.hot, timedelta(days=7))
-    assert [await forget.once() for _ in range(3)] == [0, 1, 0]
-    assert await control.pool.fetchval("SELECT count(*) FROM outbox WHERE id = $1", kept) == 0
-    assert await control.pool.fetchval("SELECT count(*) FROM outbox") == FORGET_BATCH
+async def test_pending_outbox_entries_do_not_stop_the_pruning_of_old_ones_behind_them(control: Control) -> None:
+    await control.pool.execute(OLD_ENTRIES, uuid4(), PRUNE_BATCH, None)
+    old = await control.pool.fetchval(OLD_ENTRIES, uuid4(), 1, 8)
+    prune = PruneOutbox(control.hot, timedelta(days=7))
+    assert [await prune.once() for _ in range(3)] == [0, 1, 0]
+    assert await control.pool.fetchval("SELECT count(*) FROM outbox WHERE id = $1", old) == 0
+    assert await control.pool.fetchval("SELECT count(*) FROM outbox") == PRUNE_BATCH

@@ -1,4 +1,4 @@
-"""What tasks say: kept once, in order, with room for so much and no more, and only of the current attempt."""
+"""Logs of tasks: stored once, in order, up to a limit, and only of the current attempt."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ def lines(task: Claimed, *texts: str, first: int = 0, **forged: Any) -> LogsRequ
     return LogsRequest(first=first, lines=[LogLine(at=NOW, text=text) for text in texts], **fence)
 
 
-async def shown(control: Control, org: UUID, task: Claimed, **asked: Any) -> list[str]:
-    found = await read_logs(control.pool, org, task.task.task_id, LogsQuery(**asked))
+async def shown(control: Control, org: UUID, task: Claimed, **query: Any) -> list[str]:
+    found = await read_logs(control.pool, org, task.task.task_id, LogsQuery(**query))
     return [line.text for line in found.lines]
 
 
@@ -53,7 +53,7 @@ async def test_lines_said_again_are_kept_once_and_shown_in_their_order(control: 
     assert await shown(control, chain.org.id, task, first=3, limit=1) == ["d"]
 
 
-async def test_an_attempt_has_room_for_so_many_lines_of_such_a_length(control: Control) -> None:
+async def test_lines_per_attempt_and_their_length_are_limited(control: Control) -> None:
     chain = await deploy_chain(control)
     task, _ = await claimed(control, await a_task(control, chain))
     answer = await store_logs(control, lines(task, "x" * 8000, "nul \x00 here", *["y"] * 998))
@@ -89,7 +89,7 @@ async def test_another_organisation_sees_no_such_task(control: Control) -> None:
         await read_logs(control.pool, chain.org.id, uuid4(), LogsQuery())
 
 
-async def test_what_was_said_long_ago_is_forgotten_and_nothing_else(control: Control) -> None:
+async def test_old_lines_are_pruned_and_no_others(control: Control) -> None:
     chain = await deploy_chain(control)
     task, _ = await claimed(control, await a_task(control, chain))
     await store_logs(control, lines(task, "old", "new"))

@@ -1,4 +1,4 @@
-"""A loop that is told to stop does stop, whatever it was doing."""
+"""A loop ends on its stop signal, whatever it was doing."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.anyio
 
 
 async def test_a_loop_stops_although_its_cancel_came_out_as_an_outage() -> None:
-    """As asyncpg does when it is cut off inside a transaction: the rollback fails, and hides the cancellation."""
+    """As asyncpg does when it is cut off inside a transaction: the rollback fails, and masks the cancellation."""
     begun = asyncio.Event()
 
     async def once() -> int:

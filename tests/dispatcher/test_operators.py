@@ -60,9 +60,9 @@ def over(span: Range) -> ScopeRef:
     return ScopeRef(start=span.edges[0], end=span.edges[1])
 
 
-def spans(told: Sequence[EventBody | InvalidationBody]) -> list[Range]:
+def spans(bodies: Sequence[EventBody | InvalidationBody]) -> list[Range]:
     found = []
-    for body in told:
+    for body in bodies:
         assert body.start is not None
         assert body.end is not None
         found.append(inclusive(body.start, body.end))
@@ -84,12 +84,12 @@ def test_noop_passes_on_what_it_hears_once_for_each_output() -> None:
 @given(ranges, st.integers(1, 50))
 def test_a_splitter_covers_the_range_exactly_in_aligned_chunks(span: Range, chunk: int) -> None:
     done = range_splitter.run(payload("range_splitter", {"chunk": chunk}, over(span)), None)
-    parts = spans(done.events)
-    assert tiles(parts, span)
-    assert all(len(part) <= chunk for part in parts)
-    assert all(part.start % chunk == 0 for part in parts[1:])
+    chunks = spans(done.events)
+    assert tiles(chunks, span)
+    assert all(len(chunk_) <= chunk for chunk_ in chunks)
+    assert all(chunk_.start % chunk == 0 for chunk_ in chunks[1:])
     again = range_splitter.run(payload("range_splitter", {"chunk": chunk}, over(span), invalidated=True), None)
-    assert (spans(again.invalidations), again.events) == (parts, ())
+    assert (spans(again.invalidations), again.events) == (chunks, ())
 
 
 def test_a_splitter_refuses_what_it_cannot_split() -> None:
@@ -106,12 +106,12 @@ class Feed:
     def __init__(self, size: int, start: int = 0) -> None:
         self.config = {"size": size, "start": start}
         self.state: dict[str, Any] | None = None
-        self.told: Counter[Range] = Counter()
+        self.emitted: Counter[Range] = Counter()
 
     def hear(self, scope: ScopeRef) -> list[Range]:
         done = range_aggregator.run(payload("range_aggregator", self.config, scope), self.state)
         self.state = json.loads(json.dumps(done.state))
-        self.told.update(spans(done.events))
+        self.emitted.update(spans(done.events))
         return spans(done.events)
 
     def invalidate(self, span: Range) -> list[Range]:
@@ -144,14 +144,14 @@ def full(numbers: set[int], size: int) -> set[Range]:
 
 
 @given(heard, st.integers(1, 40), st.data())
-def test_an_aggregator_tells_each_full_range_once_in_any_order_with_duplicates_and_gaps(
+def test_an_aggregator_emits_each_full_range_once_in_any_order_with_duplicates_and_gaps(
     scopes: list[ScopeRef], size: int, data: st.DataObject
 ) -> None:
     feed = Feed(size)
     for scope in data.draw(st.permutations([*scopes, *scopes[::2]])):
         feed.hear(scope)
-    assert set(feed.told) == full(covered(scopes), size)
-    assert set(feed.told.values()) <= {1}
+    assert set(feed.emitted) == full(covered(scopes), size)
+    assert set(feed.emitted.values()) <= {1}
 
 
 @given(heard, st.integers(1, 40), st.lists(ranges, max_size=5))
@@ -164,9 +164,9 @@ def test_an_invalidation_reaches_exactly_the_full_ranges_it_touches(
     for span in wrong:
         touched = feed.invalidate(span)
         assert len(touched) == len(set(touched))
-        assert set(touched) == {told for told in feed.told if told.overlaps(span)}
-    # It is not told anew afterwards: its readers have heard of it already.
-    assert [told for scope in scopes for told in feed.hear(scope)] == []
+        assert set(touched) == {emitted for emitted in feed.emitted if emitted.overlaps(span)}
+    # It is not emitted again: its readers have its event already.
+    assert [emitted for scope in scopes for emitted in feed.hear(scope)] == []
 
 
 @given(heard, st.integers(1, 40), st.integers(0, 200))
@@ -179,11 +179,11 @@ def test_an_aggregator_counts_from_its_start(scopes: list[ScopeRef], size: int, 
     reached = {
         span for span in wanted if all(number in covered(scopes, start) for number in range(span.start, span.stop))
     }
-    assert set(feed.told) == reached
-    assert set(feed.told.values()) <= {1}
+    assert set(feed.emitted) == reached
+    assert set(feed.emitted.values()) <= {1}
 
 
-def test_an_aggregator_forgets_what_it_heard_of_another_generation() -> None:
+def test_an_aggregator_drops_its_state_of_another_generation() -> None:
     feed = Feed(10)
     assert feed.hear(over(Range(0, 10))) == [Range(0, 10)]
     assert feed.state is not None
@@ -230,10 +230,10 @@ publish: {asked: {job: ask}, parts: {job: cut}}
 async def pair(state_db: str, queue_db: str, tmp_path: Path) -> AsyncIterator[tuple[Control, Control]]:
     with registered(pull=PULL):
         async with (
-            control_for(state_db, queue_db, tmp_path, replica="one") as one,
-            control_for(state_db, queue_db, tmp_path, replica="two") as two,
+            control_for(state_db, queue_db, tmp_path, replica="one") as replica,
+            control_for(state_db, queue_db, tmp_path, replica="two") as other_replica,
         ):
-            yield one, two
+            yield replica, other_replica
 
 
 @pytest.fixture
@@ -266,7 +266,7 @@ async def test_a_range_is_split_and_put_together_again(pair: tuple[Control, Cont
 
 
 @pytest.mark.anyio
-async def test_an_invalidated_range_runs_again_where_it_was_told(pair: tuple[Control, Control], org: Org) -> None:
+async def test_an_invalidated_range_runs_again_where_it_was_emitted(pair: tuple[Control, Control], org: Org) -> None:
     control, _ = pair
     await deployed_and_active(control, org, LINE)
     await trigger(control, org.id, "line", "ask", start=0, end=249, request_id=uuid4())
@@ -286,21 +286,23 @@ async def test_an_invalidated_range_runs_again_where_it_was_told(pair: tuple[Con
 
 @pytest.mark.anyio
 async def test_two_replicas_lose_no_state_of_one_job(pair: tuple[Control, Control], org: Org) -> None:
-    one, two = pair
-    await deployed_and_active(one, org, LINE.replace("chunk: 10", "chunk: 1"))
-    await trigger(one, org.id, "line", "ask", start=0, end=59, request_id=uuid4())
+    replica, other_replica = pair
+    await deployed_and_active(replica, org, LINE.replace("chunk: 10", "chunk: 1"))
+    await trigger(replica, org.id, "line", "ask", start=0, end=59, request_id=uuid4())
     for _ in range(2):  # ask's event makes cut's task, cut's events make join's
-        await route(one, "route_event")
-        await run_in_process(one, await queued(one, "cut"))
-    waiting = await queued(one, "join")
+        await route(replica, "route_event")
+        await run_in_process(replica, await queued(replica, "cut"))
+    waiting = await queued(replica, "join")
     assert len(waiting) == 60
     both = await asyncio.gather(
-        run_in_process(one, waiting), run_in_process(two, waiting[::-1]), run_in_process(one, waiting[10:])
+        run_in_process(replica, waiting),
+        run_in_process(other_replica, waiting[::-1]),
+        run_in_process(replica, waiting[10:]),
     )
     assert sum(done.completed for done in both) == 60
-    state = await one.pool.fetchval("SELECT state::text FROM operator_state")
+    state = await replica.pool.fetchval("SELECT state::text FROM operator_state")
     assert json.loads(state)["heard"] == [[0, 60]]
-    runs = await one.pool.fetch("SELECT count(*) FROM task_attempts GROUP BY task_id HAVING count(*) > 1")
+    runs = await replica.pool.fetch("SELECT count(*) FROM task_attempts GROUP BY task_id HAVING count(*) > 1")
     assert runs == []
 
 
@@ -355,11 +357,11 @@ async def test_an_outcome_that_is_refused_fails_its_task_and_no_other(
 async def test_a_replica_that_dies_in_the_middle_leaves_the_task_queued(
     pair: tuple[Control, Control], org: Org, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    one, two = pair
-    await deployed_and_active(one, org, LINE)
-    await trigger(one, org.id, "line", "ask", start=0, end=9, request_id=uuid4())
-    await route(one, "route_event")
-    waiting = await queued(one, "cut")
+    replica, other_replica = pair
+    await deployed_and_active(replica, org, LINE)
+    await trigger(replica, org.id, "line", "ask", start=0, end=9, request_id=uuid4())
+    await route(replica, "route_event")
+    waiting = await queued(replica, "cut")
 
     async def die(*_: object) -> None:
         raise asyncio.CancelledError
@@ -367,10 +369,10 @@ async def test_a_replica_that_dies_in_the_middle_leaves_the_task_queued(
     with monkeypatch.context() as patch:
         patch.setattr("tracelake.dispatcher.runtimes.run_in_process.complete_in_transaction", die)
         with pytest.raises(asyncio.CancelledError):
-            await run_in_process(one, waiting)
-    assert await queued(one, "cut") == waiting
-    assert await run_in_process(two, waiting) == Ran(completed=1)
-    assert await run_in_process(one, [*waiting, uuid4()]) == Ran(skipped=2)
+            await run_in_process(replica, waiting)
+    assert await queued(replica, "cut") == waiting
+    assert await run_in_process(other_replica, waiting) == Ran(completed=1)
+    assert await run_in_process(replica, [*waiting, uuid4()]) == Ran(skipped=2)
 
 
 @pytest.mark.anyio
@@ -421,24 +423,28 @@ async def test_a_straggler_of_a_version_that_left_runs_in_the_one_that_serves(
 async def test_an_activation_in_the_middle_of_a_busy_aggregator_loses_nothing(
     pair: tuple[Control, Control], org: Org
 ) -> None:
-    one, two = pair
+    replica, other_replica = pair
     first = LINE.replace("chunk: 10", "chunk: 1")
-    await deployed_and_active(one, org, first)
-    changed = await deploy_dag(one, org.id, org.user, first.replace("operator: pull", "operator: pull, config: {n: 2}"))
-    await trigger(one, org.id, "line", "ask", start=0, end=59, request_id=uuid4())
-    for _ in range(2):
-        await route(one, "route_event")
-        await run_in_process(one, await queued(one, "cut"))
-    waiting = await queued(one, "join")
-    _, _, done = await asyncio.gather(
-        run_in_process(one, waiting),
-        run_in_process(two, waiting[::-1]),
-        activate_dag(two, org.id, "line", changed.dag_version_id),
+    await deployed_and_active(replica, org, first)
+    changed = await deploy_dag(
+        replica, org.id, org.user, first.replace("operator: pull", "operator: pull, config: {n: 2}")
     )
-    await run_here(one)
-    state = await one.pool.fetchval("SELECT state::text FROM operator_state WHERE job_id = $1", changed.jobs["join"])
+    await trigger(replica, org.id, "line", "ask", start=0, end=59, request_id=uuid4())
+    for _ in range(2):
+        await route(replica, "route_event")
+        await run_in_process(replica, await queued(replica, "cut"))
+    waiting = await queued(replica, "join")
+    _, _, done = await asyncio.gather(
+        run_in_process(replica, waiting),
+        run_in_process(other_replica, waiting[::-1]),
+        activate_dag(other_replica, org.id, "line", changed.dag_version_id),
+    )
+    await run_here(replica)
+    state = await replica.pool.fetchval(
+        "SELECT state::text FROM operator_state WHERE job_id = $1", changed.jobs["join"]
+    )
     assert json.loads(state)["heard"] == [[0, 60]]
-    completed = await one.pool.fetchval(
+    completed = await replica.pool.fetchval(
         "SELECT count(*) FROM tasks t JOIN jobs j ON j.id = t.job_id WHERE j.name = 'join' AND t.status = 'Completed'"
     )
     assert (completed, done.made_again) == (60, done.canceled_tasks)

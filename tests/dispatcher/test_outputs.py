@@ -1,4 +1,4 @@
-"""Files count when their marker says so and they lie there; partitions are replaced whole, and never by older news."""
+"""Files count when their marker lists them and they exist; partitions are replaced whole, and never by older ones."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ async def finish(control: Control, task: Claimed, claims: Claims, outputs: list[
     await Completer(control)(completion(task, outputs=outputs), claims)
 
 
-async def in_force(control: Control) -> list[tuple[str, int]]:
+async def current_partitions(control: Control) -> list[tuple[str, int]]:
     rows = await control.pool.fetch(
         "SELECT partition_key, valid_from FROM partition_versions WHERE valid_to IS NULL ORDER BY block_range"
     )
@@ -61,7 +61,7 @@ async def test_files_with_their_marker_are_committed_and_listed(control: Control
     task, claims = await begun(control, chain)
     await finish(control, task, claims, staged(control.objects, task, (0, 99), (100, 199)))
     reader, reads = await begun(control, chain)
-    asked = FilesRequest(
+    request = FilesRequest(
         task_id=reader.task.task_id,
         attempt=reader.attempt,
         lease_token=reader.lease_token,
@@ -69,7 +69,7 @@ async def test_files_with_their_marker_are_committed_and_listed(control: Control
         start=150,
         end=160,
     )
-    found = await list_files(control, asked, reads)
+    found = await list_files(control, request, reads)
     assert found.commit == 1
     assert found.columns == [{"name": "block_number", "type": "int64"}]
     (partition,) = found.partitions
@@ -78,35 +78,35 @@ async def test_files_with_their_marker_are_committed_and_listed(control: Control
     assert partition.location == str(folder_of(task))
 
 
-async def test_an_attempt_that_has_ended_or_lost_its_lease_is_told_of_no_files(control: Control) -> None:
+async def test_an_attempt_that_has_ended_or_lost_its_lease_cannot_list_files(control: Control) -> None:
     chain = await deploy_chain(control)
     task, claims = await begun(control, chain)
-    asked = FilesRequest(
+    request = FilesRequest(
         task_id=task.task.task_id,
         attempt=task.attempt,
         lease_token=task.lease_token,
         dataset_uuid=chain.datasets["first"],
     )
-    await list_files(control, asked, claims)
+    await list_files(control, request, claims)
     for forged in ({"lease_token": uuid4()}, {"attempt": task.attempt + 1}):
         with pytest.raises(LeaseLost, match="another attempt"):
-            await list_files(control, msgspec.structs.replace(asked, **forged), claims)
+            await list_files(control, msgspec.structs.replace(request, **forged), claims)
     await finish(control, task, claims, staged(control.objects, task, (0, 99)))
     with pytest.raises(LeaseLost, match="the task is Completed"):
-        await list_files(control, asked, claims)
+        await list_files(control, request, claims)
 
 
-async def test_an_attempt_that_has_ended_or_lost_its_lease_may_not_ask_by_sql(control: Control) -> None:
+async def test_an_attempt_that_has_ended_or_lost_its_lease_cannot_query(control: Control) -> None:
     chain = await deploy_chain(control)
     task, claims = await begun(control, chain)
-    asked = RelationsRequest(tables=[], task_id=task.task.task_id, attempt=task.attempt, lease_token=task.lease_token)
-    assert (await task_relations(control.pool, asked)).org_id == chain.org.id
+    request = RelationsRequest(tables=[], task_id=task.task.task_id, attempt=task.attempt, lease_token=task.lease_token)
+    assert (await task_relations(control.pool, request)).org_id == chain.org.id
     for forged in ({"lease_token": uuid4()}, {"attempt": task.attempt + 1}):
         with pytest.raises(LeaseLost):
-            await task_relations(control.pool, msgspec.structs.replace(asked, **forged))
+            await task_relations(control.pool, msgspec.structs.replace(request, **forged))
     await finish(control, task, claims, staged(control.objects, task, (0, 99)))
     with pytest.raises(LeaseLost):
-        await task_relations(control.pool, asked)
+        await task_relations(control.pool, request)
 
 
 async def test_a_reader_sees_the_files_of_its_pinned_commit_and_none_that_came_later(control: Control) -> None:
@@ -119,16 +119,16 @@ async def test_a_reader_sees_the_files_of_its_pinned_commit_and_none_that_came_l
     reader, reads = await claimed(control, second)
     again, theirs = await begun(control, chain)
     await finish(control, again, theirs, staged(control.objects, again, (0, 99)))
-    asked = FilesRequest(
+    request = FilesRequest(
         task_id=reader.task.task_id,
         attempt=reader.attempt,
         lease_token=reader.lease_token,
         dataset_uuid=chain.datasets["first"],
     )
-    found = await list_files(control, asked, reads)
+    found = await list_files(control, request, reads)
     assert [(item.commit, item.location) for item in found.partitions] == [(1, str(folder_of(task)))]
     with pytest.raises(Forbidden):
-        await list_files(control, msgspec.structs.replace(asked, dataset_uuid=chain.org.id), reads)
+        await list_files(control, msgspec.structs.replace(request, dataset_uuid=chain.org.id), reads)
 
 
 Spoil = Callable[[Control, Claimed, list[OutputBody]], list[OutputBody]]
@@ -187,22 +187,24 @@ async def test_files_that_are_not_as_the_marker_says_are_never_committed(
     outputs = spoil(control, task, staged(control.objects, task, (0, 99)))
     with pytest.raises(error):
         await finish(control, task, claims, outputs)
-    assert await in_force(control) == []
+    assert await current_partitions(control) == []
     assert await control.pool.fetchval("SELECT count(*) FROM commits") == 0
 
 
 async def test_a_file_counts_once_and_in_one_partition(control: Control) -> None:
     chain = await deploy_chain(control)
     task, claims = await begun(control, chain)
-    one, other = staged(control.objects, task, (0, 99), (100, 199))
-    twice = msgspec.structs.replace(one, files=[*one.files, *one.files], row_count=200, bytes=2 * (one.bytes or 0))
-    shared = msgspec.structs.replace(other, files=one.files, row_count=100, bytes=one.bytes)
-    for outputs, where in (([twice, other], "/outputs/0/files/1"), ([one, shared], "/outputs/1/files/0")):
+    first, other = staged(control.objects, task, (0, 99), (100, 199))
+    twice = msgspec.structs.replace(
+        first, files=[*first.files, *first.files], row_count=200, bytes=2 * (first.bytes or 0)
+    )
+    shared = msgspec.structs.replace(other, files=first.files, row_count=100, bytes=first.bytes)
+    for outputs, where in (([twice, other], "/outputs/0/files/1"), ([first, shared], "/outputs/1/files/0")):
         with pytest.raises(Conflict, match="more than once") as refused:
             await finish(control, task, claims, outputs)
         assert refused.value.where == where
-    assert await in_force(control) == []
-    await finish(control, task, claims, [one, other])
+    assert await current_partitions(control) == []
+    await finish(control, task, claims, [first, other])
 
 
 @pytest.mark.parametrize("spans", [((0, 99), (50, 149)), ((50, 149), (200, 299), (0, 60))])
@@ -214,7 +216,7 @@ async def test_partitions_of_one_completion_that_cross_are_refused(
     outputs = staged(control.objects, task, *spans)
     with pytest.raises(InvalidRequest, match="two partitions of one completion"):
         await finish(control, task, claims, outputs)
-    assert await in_force(control) == []
+    assert await current_partitions(control) == []
 
 
 SCOPES: list[dict[str, Any]] = [{"start": 100, "end": 199}, {"partition_key": "all"}, {"cursor": 7}, {}]
@@ -231,7 +233,7 @@ async def test_an_output_of_a_dataset_of_files_that_names_no_place_for_them_is_r
             await finish(control, task, claims, [*good, bare])
         assert refused.value.where == "/outputs/1/location"
         assert refused.value.hint is not None
-    assert await in_force(control) == []
+    assert await current_partitions(control) == []
     await finish(control, task, claims, good)
 
 
@@ -239,15 +241,15 @@ async def test_an_output_of_a_dataset_without_files_needs_no_place_and_may_not_n
     chain = await deploy_chain(control)
     table = "UPDATE dataset_versions SET storage_location = 'postgres_table:dataset_x' WHERE id = $1"
     await control.pool.execute(table, chain.versions["first"])
-    told = OutputBody(
+    output = OutputBody(
         dataset_uuid=chain.datasets["first"], dataset_version=chain.versions["first"], start=0, end=99, row_count=100
     )
     task, claims = await begun(control, chain)
     for location in ("anything", "s3://trace/somewhere/else/"):
         with pytest.raises(Forbidden):
-            await finish(control, task, claims, [msgspec.structs.replace(told, location=location)])
-    await finish(control, task, claims, [told])
-    assert await in_force(control) == [("0-99", 1)]
+            await finish(control, task, claims, [msgspec.structs.replace(output, location=location)])
+    await finish(control, task, claims, [output])
+    assert await current_partitions(control) == [("0-99", 1)]
 
 
 async def test_a_changed_schema_is_refused_with_both_schemas(control: Control) -> None:
@@ -258,7 +260,7 @@ async def test_a_changed_schema_is_refused_with_both_schemas(control: Control) -
     wider = [*COLUMNS, ColumnEntry(name="hash", type="binary")]
     with pytest.raises(Conflict, match=r"\(block_number int64\).*\(block_number int64, hash binary\)"):
         await finish(control, task, claims, staged(control.objects, task, (100, 199), columns=wider))
-    assert await in_force(control) == [("0-99", 1)]
+    assert await current_partitions(control) == [("0-99", 1)]
 
 
 async def test_a_partition_is_replaced_whole_or_not_at_all(control: Control) -> None:
@@ -270,7 +272,7 @@ async def test_a_partition_is_replaced_whole_or_not_at_all(control: Control) -> 
         await finish(control, task, claims, staged(control.objects, task, (50, 99)))
     task, claims = await begun(control, chain)
     await finish(control, task, claims, staged(control.objects, task, (0, 49), (50, 99)))
-    assert await in_force(control) == [("0-49", 2), ("50-99", 2), ("100-199", 1)]
+    assert await current_partitions(control) == [("0-49", 2), ("50-99", 2), ("100-199", 1)]
 
 
 @pytest.mark.parametrize(("first", "second"), [((0, 99), "all"), ("all", (0, 99)), ("eu", (0, 99)), ((0, 99), "eu")])
@@ -283,17 +285,17 @@ async def test_a_generation_is_partitioned_by_ranges_or_by_labels_and_never_both
     with pytest.raises(Incompatible, match="ranges"):
         await finish(control, task, claims, both)
     await finish(control, task, claims, both[:1])
-    there = await in_force(control)
+    there = await current_partitions(control)
     task, claims = await begun(control, chain)
     with pytest.raises(Incompatible, match=there[0][0]) as refused:
         await finish(control, task, claims, staged(control.objects, task, second))
     assert refused.value.where == "/outputs"
     assert "trigger: false" in (refused.value.hint or "")
-    assert await in_force(control) == there
+    assert await current_partitions(control) == there
     task, claims = await begun(control, chain)
     more: Partition = "us" if isinstance(first, str) else (100, 199)
     await finish(control, task, claims, staged(control.objects, task, first, more))
-    assert len(await in_force(control)) == 2
+    assert len(await current_partitions(control)) == 2
 
 
 async def test_an_attempt_claimed_earlier_never_replaces_what_a_later_one_committed(control: Control) -> None:
@@ -302,22 +304,22 @@ async def test_an_attempt_claimed_earlier_never_replaces_what_a_later_one_commit
     late, late_claims = await begun(control, chain)
     await finish(control, late, late_claims, staged(control.objects, late, (0, 99)))
     await finish(control, early, early_claims, staged(control.objects, early, (0, 99), (100, 199)))
-    assert await in_force(control) == [("0-99", 1), ("100-199", 2)]
+    assert await current_partitions(control) == [("0-99", 1), ("100-199", 2)]
     statuses = await control.pool.fetch("SELECT DISTINCT status::text FROM tasks")
     assert [row["status"] for row in statuses] == ["Completed"]
 
 
-async def test_old_news_that_is_new_in_part_is_refused_and_can_be_tried_again(control: Control) -> None:
+async def test_an_outdated_output_that_is_partly_new_is_refused_and_can_be_retried(control: Control) -> None:
     chain = await deploy_chain(control)
     early, early_claims = await begun(control, chain)
     late, late_claims = await begun(control, chain)
     await finish(control, late, late_claims, staged(control.objects, late, (0, 49)))
     with pytest.raises(Conflict, match="a later attempt wrote it"):
         await finish(control, early, early_claims, staged(control.objects, early, (0, 99)))
-    assert await in_force(control) == [("0-49", 1)]
+    assert await current_partitions(control) == [("0-49", 1)]
 
 
-async def test_the_janitor_removes_what_no_commit_names_and_nothing_else(control: Control) -> None:
+async def test_only_files_that_no_commit_references_are_deleted(control: Control) -> None:
     chain = await deploy_chain(control)
     winner, claims = await begun(control, chain)
     outputs = staged(control.objects, winner, (0, 99))
@@ -329,9 +331,9 @@ async def test_the_janitor_removes_what_no_commit_names_and_nothing_else(control
     await Completer(control)(failure, theirs)
     running, now = await begun(control, chain)
     staged(control.objects, running, (200, 299))
-    for element in (claims, theirs, now):
-        (place,) = (place for place in element.s3.write if "/scratch/" in place)
-        control.objects.put(Folder.parse(place).object("notes"), str(element.task_id).encode())
+    for claim in (claims, theirs, now):
+        (place,) = (place for place in claim.s3.write if "/scratch/" in place)
+        control.objects.put(Folder.parse(place).object("notes"), str(claim.task_id).encode())
     assert await DeleteOrphanFiles(control.pool, control.objects, control.places.scratch_bucket).once() == 0, (
         "it is too early"
     )
@@ -355,11 +357,11 @@ SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wai
 class Held(DiskObjects):
     """A store that waits before it removes anything."""
 
-    asked: threading.Event = field(default_factory=threading.Event)
+    called: threading.Event = field(default_factory=threading.Event)
     go_on: threading.Event = field(default_factory=threading.Event)
 
     def delete(self, names: Sequence[ObjectName]) -> None:
-        self.asked.set()
+        self.called.set()
         assert self.go_on.wait(30)
         super().delete(names)
 
@@ -372,7 +374,7 @@ async def test_a_late_reply_does_not_count_while_its_files_are_being_removed(con
     assert await ExpireLeases(control).once() == 1
     await control.pool.execute("UPDATE task_attempts SET ended_at = ended_at - interval '2 hours'")
     sweep = asyncio.create_task(DeleteOrphanFiles(control.pool, objects, control.places.scratch_bucket).once())
-    await asyncio.to_thread(objects.asked.wait, 30)
+    await asyncio.to_thread(objects.called.wait, 30)
     late = asyncio.create_task(finish(control, task, claims, outputs))
     async with asyncio.timeout(60):
         while not late.done() and not await control.pool.fetchval(WAITS_FOR_A_LOCK):  # noqa: ASYNC110 - Postgres' work
@@ -382,7 +384,7 @@ async def test_a_late_reply_does_not_count_while_its_files_are_being_removed(con
     assert await sweep == 1
     with pytest.raises(LeaseLost, match="deleted"):
         await late
-    assert await in_force(control) == []
+    assert await current_partitions(control) == []
 
 
 async def test_a_late_reply_counts_when_only_earlier_attempts_were_swept(control: Control) -> None:
@@ -396,4 +398,4 @@ async def test_a_late_reply_counts_when_only_earlier_attempts_were_swept(control
     assert await ExpireLeases(control).once() == 1
     assert await DeleteOrphanFiles(control.pool, control.objects, control.places.scratch_bucket).once() == 1
     await finish(control, task, claims, outputs)
-    assert await in_force(control) == [("0-99", 1)]
+    assert await current_partitions(control) == [("0-99", 1)]

@@ -40,13 +40,13 @@ async def fill(control: Control, chain: Chain) -> None:
             *named,
         )
         await connection.execute(
-            "WITH told AS ("
+            "WITH accepted AS ("
             " INSERT INTO events (org_id, origin, kind, producer_run_id, dataset_uuid, dataset_version, scope,"
             " partition_key, block_range, commit_number)"
             " SELECT $1, 'manual', 'partition', gen_random_uuid(), $2, $3, 'range', block_range_key(r), r, $4::bigint"
             " FROM int8range($4::bigint, $4::bigint + 1) r RETURNING id)"
             " INSERT INTO outbox (org_id, kind, payload)"
-            " SELECT $1, 'route_event', jsonb_build_object('event_id', id) FROM told",
+            " SELECT $1, 'route_event', jsonb_build_object('event_id', id) FROM accepted",
             *named,
         )
     await control.pool.execute("ANALYZE partition_versions")

@@ -67,8 +67,8 @@ async def test_attempts_that_the_platform_ended_do_not_use_up_the_jobs_own(contr
     assert await faults(control, id_) == ["platform"] * 7 + ["job"] * 3
     shown = await show_task(control.pool, chain.org.id, id_)
     assert (shown.attempt, shown.max_attempts, shown.platform_failures, shown.fault) == (10, 3, 7, "job")
-    told = (await explain_task(control.pool, chain.org.id, id_)).verdict
-    assert "Attempt 10 (3 of 3 that count; 7 more ended by the platform's fault)" in told
+    verdict = (await explain_task(control.pool, chain.org.id, id_)).verdict
+    assert "Attempt 10 (3 of 3 that count; 7 more ended by the platform's fault)" in verdict
 
 
 async def test_a_code_of_the_platform_does_not_count_where_the_failure_is_said_to_be_final(control: Control) -> None:
@@ -134,7 +134,7 @@ async def test_a_task_that_is_lost_beside_others_is_not_taken_for_the_cause(cont
     assert await lost(few, task, "w2") is None, "and again"
 
 
-async def test_the_waits_after_the_platforms_failures_grow_whoever_saw_them(control: Control) -> None:
+async def test_the_waits_after_platform_failures_grow_whichever_process_reported_them(control: Control) -> None:
     """Of leases that ran out and of attempts that are put back alike; up to the longest wait of the job."""
     chain = await deploy_chain(control)
     await control.pool.execute("UPDATE jobs SET retry_backoff_seconds = 4, retry_backoff_max_seconds = 100")

@@ -1,4 +1,4 @@
-"""What was lost on the way is found and mended, once; what was not lost, or is not owed any more, is left alone."""
+"""Lost events, entries and wake-ups are repaired, once; what was not lost or is no longer needed is left alone."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ from tracelake.wire.output_messages import InvalidationBody
 pytestmark = pytest.mark.anyio
 
 AT_ONCE = LoopSettings(reconcile_seconds=1e-6, reconcile_grace_seconds=0, lost_wake_up_seconds=0)
-PATIENT = AT_ONCE.model_copy(update={"lost_wake_up_seconds": 300.0})
+WITH_GRACE = AT_ONCE.model_copy(update={"lost_wake_up_seconds": 300.0})
 QUEUE = "tasks-ecs_platform"
 
 
 @pytest.fixture
 async def pair(state_db: str, queue_db: str, tmp_path: Path) -> AsyncIterator[tuple[Control, Control]]:
     async with (
-        control_for(state_db, queue_db, tmp_path, replica="one") as one,
-        control_for(state_db, queue_db, tmp_path, replica="two") as two,
+        control_for(state_db, queue_db, tmp_path, replica="one") as first,
+        control_for(state_db, queue_db, tmp_path, replica="two") as second,
     ):
-        yield one, two
+        yield first, second
 
 
 @pytest.fixture
@@ -47,12 +47,12 @@ def control(pair: tuple[Control, Control]) -> Control:
     return pair[0]
 
 
-async def look(control: Control, settings: LoopSettings = PATIENT) -> Repairs:
+async def look(control: Control, settings: LoopSettings = WITH_GRACE) -> Repairs:
     return await Reconciler(control, settings).repair()
 
 
 async def done(control: Control, chain: Chain, *spans: tuple[int, int], **more: Any) -> UUID:
-    """A task of the first job, completed with these ranges and that; whatever follows from it is still owed."""
+    """A task of the first job, completed with these ranges and that; its outbox entries are still pending."""
     task = await a_task(control, chain)
     claim, claims = await claimed(control, task)
     outputs = staged(control.objects, claim, *spans) if spans else []
@@ -60,8 +60,8 @@ async def done(control: Control, chain: Chain, *spans: tuple[int, int], **more: 
     return task
 
 
-async def told(control: Control, chain: Chain) -> UUID:
-    """Three partitions, committed and told of; their tasks are made and woken."""
+async def complete_with_events(control: Control, chain: Chain) -> UUID:
+    """Commits three partitions with their events, from which tasks are created and woken."""
     spans = [(0, 9), (10, 19), (20, 29)]
     events = [chain.event("first", start=start, end=end) for start, end in spans]
     return await done(control, chain, *spans, events=events)
@@ -75,39 +75,39 @@ async def messages(control: Control) -> list[str]:
 
 async def test_nothing_lost_is_nothing_to_do(control: Control) -> None:
     chain = await deploy_chain(control)
-    await told(control, chain)
+    await complete_with_events(control, chain)
     for scope in ({"cursor": 7}, {"partition_key": "eu"}, {}):
         await done(control, chain, events=[chain.event("first", **scope)])
     body = InvalidationBody(
         dataset_uuid=chain.datasets["first"], dataset_version=chain.versions["first"], start=3, end=4, reason="reorg"
     )
     await done(control, chain, invalidations=[body])
-    assert (await look(control)).total == 0  # owed is not lost
+    assert (await look(control)).total == 0  # pending is not lost
     await drained(control)
     rewritten = [chain.event("first", start=0, end=9)]
     await done(control, chain, (0, 9), events=rewritten)  # a key with its commit in it
     await drained(control)
     assert (await look(control)).total == 0
     assert len(await tasks_of(control, chain, "second")) == 8
-    assert await Reconciler(control, PATIENT).once() == 0
+    assert await Reconciler(control, WITH_GRACE).once() == 0
 
 
 @pytest.mark.parametrize("when", ["before it was routed", "after it was routed"])
-async def test_a_lost_promise_is_made_again_and_its_tasks_once(control: Control, when: str) -> None:
+async def test_a_lost_outbox_entry_is_created_again_and_its_tasks_once(control: Control, when: str) -> None:
     chain = await deploy_chain(control)
-    await told(control, chain)
+    await complete_with_events(control, chain)
     if when.startswith("after"):
         await drained(control)
         await control.pool.execute("DELETE FROM tasks WHERE job_id = $1", chain.jobs["second"])
     await control.pool.execute("DELETE FROM outbox")
     assert await look(control) == Repairs(events=3)
-    assert (await look(control)).total == 0  # it is owed now
+    assert (await look(control)).total == 0  # its entry is pending now
     await drained(control)
     assert len(await tasks_of(control, chain, "second")) == 3
     assert (await look(control)).total == 0
 
 
-async def test_a_commit_of_which_nobody_was_told_is_told(control: Control) -> None:
+async def test_a_commit_without_an_event_gets_one(control: Control) -> None:
     chain = await deploy_chain(control)
     silent = await done(control, chain, (0, 9), (10, 19))
     assert await look(control) == Repairs(missing_events=2)
@@ -118,7 +118,7 @@ async def test_a_commit_of_which_nobody_was_told_is_told(control: Control) -> No
     assert (await look(control)).total == 0
 
 
-async def test_what_was_replaced_since_is_not_told(control: Control) -> None:
+async def test_a_commit_that_was_replaced_since_gets_no_event(control: Control) -> None:
     chain = await deploy_chain(control)
     await done(control, chain, (0, 9))
     await done(control, chain, (0, 9), events=[chain.event("first", start=0, end=9)])
@@ -148,23 +148,23 @@ async def test_a_lost_invalidation_is_done_by_its_readers(control: Control, rout
 
 async def test_a_lost_message_is_sent_again_and_a_waiting_one_is_not(control: Control) -> None:
     chain = await deploy_chain(control)
-    await told(control, chain)
+    await complete_with_events(control, chain)
     await drained(control)
     await control.pool.execute("UPDATE tasks SET woken_at = woken_at - interval '6 min' WHERE status = 'Queued'")
     # The queue still holds messages that are younger than the wake-ups: those wake-ups must have been delivered.
     lost = await messages(control)
     assert len(lost) == 3
     assert await look(control) == Repairs(wake_ups=3)
-    assert (await look(control)).total == 0  # the new ones are owed
+    assert (await look(control)).total == 0  # the new entries are pending
     await drained(control)
     assert (await look(control)).total == 0  # and now sent
     assert await messages(control) == lost
-    assert (await look(control)).total == 0  # just now: somebody may be about to claim
+    assert (await look(control)).total == 0  # just now: a worker may be about to claim
 
 
 async def test_a_long_queue_is_not_taken_for_lost_messages(control: Control) -> None:
     chain = await deploy_chain(control)
-    await told(control, chain)
+    await complete_with_events(control, chain)
     await drained(control)
     depth = control.queue.depth
 
@@ -182,27 +182,27 @@ async def test_a_long_queue_is_not_taken_for_lost_messages(control: Control) -> 
 
 
 async def test_two_replicas_at_once_mend_once(pair: tuple[Control, Control]) -> None:
-    one, two = pair
-    chain = await deploy_chain(one)
-    await told(one, chain)
-    await done(one, chain, (100, 109))
-    await one.pool.execute("DELETE FROM outbox")
-    found = await asyncio.gather(*(look(element) for element in (one, two) * 4))
-    await asyncio.gather(drained(one), drained(two))
+    first, second = pair
+    chain = await deploy_chain(first)
+    await complete_with_events(first, chain)
+    await done(first, chain, (100, 109))
+    await first.pool.execute("DELETE FROM outbox")
+    found = await asyncio.gather(*(look(replica) for replica in (first, second) * 4))
+    await asyncio.gather(drained(first), drained(second))
     assert sum(repairs.total for repairs in found) == 4
-    assert len(await tasks_of(one, chain, "second")) == 4
+    assert len(await tasks_of(first, chain, "second")) == 4
     beat = LoopSettings(reconcile_seconds=3600, reconcile_grace_seconds=0)
-    await one.pool.execute("DELETE FROM outbox")
-    await one.pool.execute("DELETE FROM tasks WHERE job_id = $1", chain.jobs["second"])
-    assert [(await look(element, beat)).total for element in (one, two)] == [0, 0]  # the beat is one for both
+    await first.pool.execute("DELETE FROM outbox")
+    await first.pool.execute("DELETE FROM tasks WHERE job_id = $1", chain.jobs["second"])
+    assert [(await look(replica, beat)).total for replica in (first, second)] == [0, 0]  # the beat is one for both
 
 
 async def test_canceled_and_failed_work_is_not_revived(control: Control) -> None:
     chain = await deploy_chain(control)
-    await told(control, chain)
+    await complete_with_events(control, chain)
     await drained(control)
     canceled, failed, _ = await tasks_of(control, chain, "second")
-    await cancel_task(control, chain.org.id, canceled, "by hand")
+    await cancel_task(control, chain.org.id, canceled, "canceled")
     claim, claims = await claimed(control, failed)
     await Completer(control)(completion(claim, status="Failed", error_message="no", retryable=False), claims)
     await control.pool.execute("UPDATE tasks SET woken_at = woken_at - interval '1 h' WHERE status <> 'Queued'")
@@ -216,13 +216,13 @@ DAGS = """
 name: {name}
 defaults: {{runtime: ecs_platform}}
 jobs:
-  - {{name: work, operator: pull, config: {{n: {n}}}, inputs: [{{from: {{dataset: told}}}}]}}
+  - {{name: work, operator: pull, config: {{n: {n}}}, inputs: [{{from: {{dataset: numbers}}}}]}}
 """
-TELLER = """
-name: teller
+COUNTER = """
+name: counter
 defaults: {runtime: ecs_platform}
-jobs: [{name: tell, operator: noop, runtime: dispatcher, source: {kind: manual}}]
-publish: {told: {job: tell}}
+jobs: [{name: count, operator: noop, runtime: dispatcher, source: {kind: manual}}]
+publish: {numbers: {job: count}}
 """
 
 
@@ -237,9 +237,9 @@ async def jobs_with_tasks(control: Control) -> list[tuple[str, str]]:
 async def test_only_readers_that_were_active_then_get_what_they_missed(control: Control) -> None:
     with registered(pull=PULL):
         org = await an_org(control.pool)
-        await deployed_and_active(control, org, TELLER)
+        await deployed_and_active(control, org, COUNTER)
         await deployed_and_active(control, org, DAGS.format(name="old", n=1))
-        await trigger(control, org.id, "teller", "tell", start=0, end=9, request_id=uuid4())
+        await trigger(control, org.id, "counter", "count", start=0, end=9, request_id=uuid4())
         await drained(control)
         await deployed_and_active(control, org, DAGS.format(name="new", n=1))
         assert (await look(control)).total == 0  # a newcomer hears of what comes, not of what was
@@ -258,7 +258,7 @@ async def test_only_readers_that_were_active_then_get_what_they_missed(control: 
 
 async def test_an_old_generation_is_left_alone(control: Control) -> None:
     chain = await deploy_chain(control)
-    await told(control, chain)
+    await complete_with_events(control, chain)
     await drained(control)
     await control.pool.execute("DELETE FROM tasks WHERE job_id = $1", chain.jobs["second"])
     other = await control.pool.fetchval(
@@ -276,12 +276,12 @@ async def test_an_old_generation_is_left_alone(control: Control) -> None:
 async def test_the_past_comes_round_slice_by_slice(control: Control) -> None:
     chain = await deploy_chain(control)
     await control.pool.execute("UPDATE dag_current_versions SET updated_at = now() - interval '10 h'")
-    await control.pool.execute(  # the past is written by hand: as it was, versions never change
+    await control.pool.execute(  # the test writes the past: as it was, versions never change
         "INSERT INTO dag_versions (org_id, dag_name, yaml_hash, yaml, created_at)"
         " VALUES ($1, 'first_of_all', 'h', 'x', now() - interval '9 h')",
         chain.org.id,
     )
-    await told(control, chain)
+    await complete_with_events(control, chain)
     await drained(control)
     await control.pool.execute(
         "UPDATE events SET created_at = now() - interval '5 h', routed_at = now() - interval '5 h'"

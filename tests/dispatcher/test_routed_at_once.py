@@ -30,8 +30,8 @@ async def control(state_db: str, queue_db: str, tmp_path: Path) -> AsyncIterator
         yield found
 
 
-async def told(control: Control, chain: Chain, **scope: int) -> None:
-    """A task of the first job completes and tells of something."""
+async def complete_with_event(control: Control, chain: Chain, **scope: int) -> None:
+    """Completes a task of the first job with one event."""
     task, claims = await claimed(control, await a_task(control, chain))
     answer = await Completer(control)(completion(task, events=[chain.event("first", **scope)]), claims)
     assert answer.status == "Completed"
@@ -51,12 +51,12 @@ async def entries(control: Control) -> list[tuple[str, str]]:
 
 
 async def messages(control: Control, wait: int = 0) -> int:
-    hidden = timedelta(minutes=5)
-    return len(await control.queue.receive(QUEUE, max_messages=10, visibility=hidden, wait=timedelta(seconds=wait)))
+    visibility = timedelta(minutes=5)
+    return len(await control.queue.receive(QUEUE, max_messages=10, visibility=visibility, wait=timedelta(seconds=wait)))
 
 
 async def blocked(control: Control) -> None:
-    """Until somebody waits for a lock."""
+    """Returns once a connection waits for a lock."""
     waits = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
     async with asyncio.timeout(60):
         while not await control.pool.fetchval(waits):  # noqa: ASYNC110 - what is waited for is in Postgres
@@ -65,7 +65,7 @@ async def blocked(control: Control) -> None:
 
 async def test_the_reader_has_its_task_when_the_completion_is_accepted(control: Control) -> None:
     chain = await deploy_chain(control)
-    await told(control, chain, cursor=7)
+    await complete_with_event(control, chain, cursor=7)
     assert len(await tasks_of(control, chain, "second")) == 1
     assert await entries(control) == [("enqueue_task", "Processing"), ("route_event", "Done")]
     assert await control.pool.fetchval("SELECT count(*) FROM events WHERE routed_at IS NOT NULL") == 1
@@ -73,7 +73,7 @@ async def test_the_reader_has_its_task_when_the_completion_is_accepted(control: 
 
 async def test_the_wake_up_goes_out_without_the_drain_and_is_marked_soon_after(control: Control) -> None:
     chain, wake = await deploy_chain(control), publishing(control)
-    await told(control, chain, cursor=7)
+    await complete_with_event(control, chain, cursor=7)
     assert await messages(control, wait=60) == 1
     await wake.stop()
     assert (await entries(control))[0] == ("enqueue_task", "Done")
@@ -83,21 +83,21 @@ async def test_the_wake_up_goes_out_without_the_drain_and_is_marked_soon_after(c
 
 async def test_what_goes_out_while_others_are_being_marked_is_marked_too(control: Control) -> None:
     chain, wake = await deploy_chain(control), publishing(control)
-    await told(control, chain, cursor=1)
+    await complete_with_event(control, chain, cursor=1)
     async with control.pool.acquire() as other, other.transaction():
         await other.execute("SELECT FROM outbox FOR UPDATE")
         assert await messages(control, wait=60) == 1
         await blocked(control)
-        await told(control, chain, cursor=2)
+        await complete_with_event(control, chain, cursor=2)
         assert await messages(control, wait=60) == 1
     await wake.stop()
     assert await entries(control) == [("enqueue_task", "Done")] * 2 + [("route_event", "Done")] * 2
 
 
-async def test_the_same_news_from_two_completions_makes_one_task(control: Control) -> None:
+async def test_the_same_event_from_two_completions_makes_one_task(control: Control) -> None:
     chain = await deploy_chain(control)
     for _ in range(2):
-        await told(control, chain, start=0, end=9)
+        await complete_with_event(control, chain, start=0, end=9)
     await drained(control)
     assert len(await tasks_of(control, chain, "second")) == 1
     assert await messages(control) == 1
@@ -106,7 +106,7 @@ async def test_the_same_news_from_two_completions_makes_one_task(control: Contro
 async def test_a_reader_that_can_have_no_task_keeps_no_completion_from_counting(control: Control) -> None:
     chain = await deploy_chain(control)
     await control.pool.execute(f"ALTER TABLE tasks ADD CONSTRAINT odd CHECK (job_id <> '{chain.jobs['second']}')")
-    await told(control, chain, cursor=7)
+    await complete_with_event(control, chain, cursor=7)
     assert await entries(control) == [("route_event", "Pending")]
     await Drain(control).once()
     (row,) = await control.pool.fetch("SELECT attempts, last_error FROM outbox")
@@ -122,7 +122,7 @@ async def test_what_a_replica_died_with_is_published_by_another(
     control: Control, state_db: str, queue_db: str, tmp_path: Path
 ) -> None:
     chain = await deploy_chain(control)
-    await told(control, chain, cursor=7)  # handed on, and then nobody takes it
+    await complete_with_event(control, chain, cursor=7)  # passed to the publisher, which does not run
     async with control_for(state_db, queue_db, tmp_path, replica="there") as other:
         await drained(other)
         assert await messages(other) == 0, "its time has not run out"
@@ -135,25 +135,25 @@ async def test_what_a_replica_died_with_is_published_by_another(
 async def test_a_generation_that_is_not_served_is_kept_for_the_record(control: Control) -> None:
     chain = await deploy_chain(control)
     await control.pool.execute("DELETE FROM dag_current_versions")
-    await told(control, chain, cursor=7)
+    await complete_with_event(control, chain, cursor=7)
     assert await tasks_of(control, chain, "second") == []
     row: Any = await control.pool.fetchrow("SELECT disposition::text, routed_at FROM events")
     assert (row["disposition"], row["routed_at"]) == ("AuditOnly", None)
     assert await entries(control) == []
 
 
-async def test_a_job_at_its_limit_lets_its_tasks_wait_and_the_drain_is_told(control: Control) -> None:
+async def test_a_job_at_its_limit_lets_its_tasks_wait_and_the_drain_is_notified(control: Control) -> None:
     chain = await deploy_chain(control, max_concurrency=1)
     for cursor in (1, 2):
-        await told(control, chain, cursor=cursor)
+        await complete_with_event(control, chain, cursor=cursor)
     assert await entries(control) == [("route_event", "Done")] * 2
     await drained(control)
     assert await messages(control) == 1
 
 
-async def test_a_completion_inside_a_transaction_owes_its_routing(control: Control) -> None:
+async def test_a_completion_inside_a_transaction_leaves_routing_to_the_outbox(control: Control) -> None:
     chain = await deploy_chain(control)
-    await told(replace(control, wake_ups=None), chain, cursor=7)
+    await complete_with_event(replace(control, wake_ups=None), chain, cursor=7)
     assert await entries(control) == [("route_event", "Pending")]
     await drained(control)
     assert len(await tasks_of(control, chain, "second")) == 1

@@ -1,4 +1,4 @@
-"""Always-on sources: one run each, kept alive under one id, and stopped when told; with two replicas looking."""
+"""Always-on sources: one run each, kept alive under one id, and stopped on request; with two replicas."""
 
 from __future__ import annotations
 
@@ -54,10 +54,10 @@ OTHER_WORK = DAG.replace("name: work, operator: pull", "name: work, operator: pu
 async def pair(state_db: str, queue_db: str, tmp_path: Path) -> AsyncIterator[tuple[Control, Control]]:
     with registered(pull=PULL):
         async with (
-            control_for(state_db, queue_db, tmp_path, replica="one") as one,
-            control_for(state_db, queue_db, tmp_path, replica="two") as two,
+            control_for(state_db, queue_db, tmp_path, replica="one") as first,
+            control_for(state_db, queue_db, tmp_path, replica="two") as second,
         ):
-            yield one, two
+            yield first, second
 
 
 @pytest.fixture
@@ -79,8 +79,8 @@ async def source(control: Control) -> asyncpg.Record:
 
 
 async def settle(control: Control) -> None:
-    keeper = KeepSourcesRunning(control)
-    while await keeper.once():
+    supervisor = KeepSourcesRunning(control)
+    while await supervisor.once():
         pass
 
 
@@ -112,7 +112,7 @@ async def end(control: Control, claimed: Claimed, status: str = "Completed", **m
     return await Completer(control)(request, decode(parse_token(claimed.capability_token).payload))
 
 
-async def told_to_stop(control: Control, claimed: Claimed) -> bool:
+async def must_stop(control: Control, claimed: Claimed) -> bool:
     beat = HeartbeatRequest(task_id=claimed.task.task_id, attempt=claimed.attempt, lease_token=claimed.lease_token)
     [row] = await control.pool.fetch(
         queries("claim")["renew_leases"], [beat.task_id], [beat.attempt], [beat.lease_token], [None]
@@ -143,41 +143,41 @@ async def test_a_source_is_started_with_one_long_task(control: Control, org: Org
 
 
 async def test_two_replicas_keep_exactly_one_run_alive(pair: tuple[Control, Control], org: Org) -> None:
-    one, two = pair
-    await deployed_and_active(one, org, DAG)
+    first, second = pair
+    await deployed_and_active(first, org, DAG)
     for round_ in range(3):
-        await asyncio.gather(*(KeepSourcesRunning(element).once() for element in (one, two, one, two)))
-        assert await one.pool.fetchval("SELECT count(*) FROM tasks WHERE status IN ('Queued', 'Running')") == 1
-        claimed = await claim(one)
+        await asyncio.gather(*(KeepSourcesRunning(replica).once() for replica in (first, second, first, second)))
+        assert await first.pool.fetchval("SELECT count(*) FROM tasks WHERE status IN ('Queued', 'Running')") == 1
+        claimed = await claim(first)
         assert claimed.attempt == round_ + 1
-        await lose(one)
-        await asyncio.gather(*(KeepSourcesRunning(element).once() for element in (one, two)))
-        await later(one, 3600)
-        await asyncio.gather(*(KeepSourcesRunning(element).once() for element in (one, two)))
-    assert await one.pool.fetchval("SELECT count(*) FROM tasks") == 1
+        await lose(first)
+        await asyncio.gather(*(KeepSourcesRunning(replica).once() for replica in (first, second)))
+        await later(first, 3600)
+        await asyncio.gather(*(KeepSourcesRunning(replica).once() for replica in (first, second)))
+    assert await first.pool.fetchval("SELECT count(*) FROM tasks") == 1
 
 
 async def test_missed_heartbeats_make_it_dead_then_pending_then_running_under_the_same_id(
     control: Control, org: Org
 ) -> None:
     await deployed_and_active(control, org, DAG)
-    keeper = KeepSourcesRunning(control)
-    await keeper.once()
+    supervisor = KeepSourcesRunning(control)
+    await supervisor.once()
     run = (await source(control))["run_id"]
     seen = []
     for _ in range(5):  # more often than max_attempts
         await claim(control)
         await lose(control)
-        await keeper.once()
+        await supervisor.once()
         dead = await source(control)
-        assert await keeper.once() == 0  # it waits
-        due = await keeper.next_due()
+        assert await supervisor.once() == 0  # it waits
+        due = await supervisor.next_due()
         assert due is not None
         seen.append(round(due, -1))
         await later(control, 600)
-        await keeper.once()
+        await supervisor.once()
         assert (await source(control))["state_text"] == "Pending"
-        await keeper.once()
+        await supervisor.once()
         row = await source(control)
         assert (dead["state_text"], row["state_text"]) == ("Dead", "Running")
         assert "lease of attempt" in dead["last_error"]
@@ -185,27 +185,27 @@ async def test_missed_heartbeats_make_it_dead_then_pending_then_running_under_th
     assert (row["run_id"], row["task_id"], row["attempt"], row["restarts"]) == (run, run, 6, 5)
 
 
-async def test_a_source_that_ran_well_for_long_is_started_again_at_once_and_its_restarts_are_forgotten(
+async def test_a_source_that_ran_well_for_long_is_restarted_at_once_and_its_restart_count_is_reset(
     control: Control, org: Org
 ) -> None:
     await deployed_and_active(control, org, DAG)
-    keeper = KeepSourcesRunning(control)
-    await keeper.once()
+    supervisor = KeepSourcesRunning(control)
+    await supervisor.once()
     for lived, waits, restarts in ((0, 10, 1), (0, 20, 2), (15, 25, 3), (86_400, 0, 1), (0, 20, 2)):
         await claim(control)
         began = "UPDATE tasks SET started_at = last_heartbeat - make_interval(secs => $1)"
         await control.pool.execute(began, float(lived))
         await lose(control)
-        await keeper.once()
-        due = await keeper.next_due()
+        await supervisor.once()
+        due = await supervisor.next_due()
         assert due is not None
         assert due <= waits
         assert due > waits - 4 or waits == 0  # less by the time that it took until we asked
         await later(control, waits)
-        await keeper.once()
+        await supervisor.once()
         row = await source(control)
         assert (row["state_text"], row["restarts"]) == ("Pending", restarts)
-        await keeper.once()
+        await supervisor.once()
 
 
 @pytest.mark.parametrize("status", ["Completed", "Canceled", "Failed"])
@@ -227,12 +227,12 @@ async def test_a_pause_drains_and_its_end_starts_again(control: Control, org: Or
     await deployed_and_active(control, org, DAG)
     await settle(control)
     claimed = await claim(control)
-    assert not await told_to_stop(control, claimed)
+    assert not await must_stop(control, claimed)
     await pause(control, org)
     await settle(control)
     row = await source(control)
     assert (row["state_text"], row["drain_reason"]) == ("Draining", "pause")
-    assert await told_to_stop(control, claimed)
+    assert await must_stop(control, claimed)
     await end(control, claimed)
     await settle(control)
     assert (await source(control))["state_text"] == "Pending"
@@ -252,10 +252,10 @@ async def test_a_pause_that_ends_before_the_source_stopped_lets_it_go_on(control
     await settle(control)
     row = await source(control)
     assert (row["state_text"], row["task_id"]) == ("Running", claimed.task.task_id)
-    assert not await told_to_stop(control, claimed)
+    assert not await must_stop(control, claimed)
 
 
-async def test_a_pause_takes_back_what_nobody_has_claimed(control: Control, org: Org) -> None:
+async def test_a_pause_cancels_a_task_that_is_not_claimed(control: Control, org: Org) -> None:
     await deployed_and_active(control, org, DAG)
     await settle(control)
     await pause(control, org)
@@ -278,7 +278,7 @@ async def test_the_source_of_the_next_version_waits_until_the_former_has_stopped
     assert await jobs_with_source(control) == {old: "Draining", new: "Pending"}
     await settle(control)
     assert await jobs_with_source(control) == {old: "Draining", new: "Pending"}
-    assert await told_to_stop(control, claimed)
+    assert await must_stop(control, claimed)
     assert (await end(control, claimed)).status == "Completed"  # it may say good-bye
     await settle(control)
     assert await jobs_with_source(control) == {new: "Running"}
@@ -299,7 +299,7 @@ async def test_there_and_back_again_the_source_runs_once(control: Control, org: 
     second = await deployed_and_active(control, org, OTHER_WORK)
     await deployed_and_active(control, org, DAG)
     await settle(control)
-    # The old run still drains: nobody else starts.
+    # The old run still drains: no other run starts.
     assert await jobs_with_source(control) == {first.jobs["follow"]: "Draining"}
     await end(control, claimed)
     await settle(control)
@@ -324,23 +324,23 @@ async def test_a_source_that_does_not_stop_is_canceled_and_one_that_vanished_is_
 
 
 async def test_a_shutdown_drains_and_the_next_start_goes_on(pair: tuple[Control, Control], org: Org) -> None:
-    one, two = pair
-    await deployed_and_active(one, org, DAG)
-    keeper = KeepSourcesRunning(one)
-    await keeper.once()
-    claimed = await claim(one)
-    assert await drain_sources(one) == 1
-    assert await told_to_stop(one, claimed)
-    await end(one, claimed)
-    while await keeper.once():
+    first, second = pair
+    await deployed_and_active(first, org, DAG)
+    supervisor = KeepSourcesRunning(first)
+    await supervisor.once()
+    claimed = await claim(first)
+    assert await drain_sources(first) == 1
+    assert await must_stop(first, claimed)
+    await end(first, claimed)
+    while await supervisor.once():
         pass
-    assert (await source(one))["state_text"] == "Pending"
-    await settle(two)  # nor does another replica start it
-    assert (await source(two))["state_text"] == "Pending"
-    before = (await source(two))["run_id"]
-    await release_sources(two)  # the next start
-    await settle(two)
-    row = await source(two)
+    assert (await source(first))["state_text"] == "Pending"
+    await settle(second)  # nor does another replica start it
+    assert (await source(second))["state_text"] == "Pending"
+    before = (await source(second))["run_id"]
+    await release_sources(second)  # the next start
+    await settle(second)
+    row = await source(second)
     assert (row["state_text"], row["run_id"]) == ("Running", before)
 
 
@@ -359,7 +359,7 @@ async def test_a_drain_without_a_next_start_is_over_after_a_while(control: Contr
 BOOT = DAG.replace("source: {kind: always_on}", "source: {kind: always_on}, bootstrap: {reset_outputs: true}")
 
 
-async def tell(control: Control, claimed: Claimed, **more: Any) -> EventsAnswer:
+async def emit(control: Control, claimed: Claimed, **more: Any) -> EventsAnswer:
     fence: dict[str, Any] = {
         "task_id": claimed.task.task_id,
         "attempt": claimed.attempt,
@@ -377,32 +377,32 @@ async def next_run(control: Control) -> Claimed:
     return await claim(control)
 
 
-def asked_to_reset(claimed: Claimed) -> bool:
+def must_reset(claimed: Claimed) -> bool:
     return claimed.task.bootstrap is not None and claimed.task.bootstrap.reset_outputs
 
 
-async def test_outputs_are_reset_until_something_was_told_and_never_again(control: Control, org: Org) -> None:
+async def test_outputs_are_reset_until_the_first_event_and_never_again(control: Control, org: Org) -> None:
     first = await deployed_and_active(control, org, BOOT)
     await settle(control)
     run = await claim(control)
-    assert asked_to_reset(run)
-    stale, run = run, await next_run(control)  # killed before it told of anything
-    assert asked_to_reset(run)
+    assert must_reset(run)
+    stale, run = run, await next_run(control)  # killed before it emitted anything
+    assert must_reset(run)
     with pytest.raises(LeaseLost):
-        await tell(control, stale, state={"at": 0})
-    await tell(control, run)  # says nothing, so it says nothing about the reset
+        await emit(control, stale, state={"at": 0})
+    await emit(control, run)  # says nothing, so it says nothing about the reset
     run = await next_run(control)
-    assert asked_to_reset(run)
-    await tell(control, run, state={"at": 1})
+    assert must_reset(run)
+    await emit(control, run, state={"at": 1})
     run = await next_run(control)
-    assert not asked_to_reset(run)
+    assert not must_reset(run)
     assert run.task.state == {"at": 1}
     # The next version does it once more; and on the way back the former one does not.
     await deployed_and_active(control, org, BOOT.replace("backoff: 10s", "backoff: 11s"))
     await end(control, run)
     await settle(control)
     run = await claim_of_job(control)
-    assert asked_to_reset(run)
+    assert must_reset(run)
     assert run.task.state is None  # what was remembered is of what is reset now
     await end(control, run, state={"at": 2})
     await deployed_and_active(control, org, BOOT)
@@ -410,22 +410,22 @@ async def test_outputs_are_reset_until_something_was_told_and_never_again(contro
     run = await claim_of_job(control)
     assert run.task.job.name == "follow"
     assert list(await jobs_with_source(control)) == [first.jobs["follow"]]
-    assert not asked_to_reset(run)
+    assert not must_reset(run)
 
 
 @pytest.mark.parametrize("with_outputs", [False, True])
-async def test_a_completion_that_tells_of_something_says_that_the_reset_was_done(
+async def test_a_completion_with_events_records_that_the_reset_was_done(
     control: Control, org: Org, *, with_outputs: bool
 ) -> None:
     await deployed_and_active(control, org, BOOT)
     await settle(control)
     run = await claim(control)
-    await end(control, run)  # told to stop before it began, say
+    await end(control, run)  # stopped before it began, say
     await settle(control)
     await later(control, 3600)
     await settle(control)
     run = await claim_of_job(control)
-    assert asked_to_reset(run)
+    assert must_reset(run)
     [out] = run.task.outputs
     named: dict[str, Any] = {"dataset_uuid": out.dataset_uuid, "dataset_version": out.dataset_version}
     outputs = staged(control.objects, run, (0, 9)) if with_outputs else []
@@ -433,7 +433,7 @@ async def test_a_completion_that_tells_of_something_says_that_the_reset_was_done
     await settle(control)
     await later(control, 3600)
     await settle(control)
-    assert not asked_to_reset(await claim_of_job(control))
+    assert not must_reset(await claim_of_job(control))
 
 
 async def test_state_is_saved_with_the_events_or_not_at_all(control: Control, org: Org) -> None:
@@ -442,13 +442,13 @@ async def test_state_is_saved_with_the_events_or_not_at_all(control: Control, or
     run = await claim(control)
     [out] = run.task.outputs
     good = EventBody(dataset_uuid=out.dataset_uuid, dataset_version=out.dataset_version, cursor=1)
-    assert (await tell(control, run, events=[good], state={"at": 1})).accepted == 1
+    assert (await emit(control, run, events=[good], state={"at": 1})).accepted == 1
     with pytest.raises(InvalidRequest):
-        await tell(control, run, events=[msgspec.structs.replace(good, start=3)], state={"at": 2})
+        await emit(control, run, events=[msgspec.structs.replace(good, start=3)], state={"at": 2})
     stale, run = run, await next_run(control)
     assert run.task.state == {"at": 1}
     with pytest.raises(LeaseLost):
-        await tell(control, stale, state={"at": 3})
+        await emit(control, stale, state={"at": 3})
     assert (await next_run(control)).task.state == {"at": 1}
 
 
@@ -463,16 +463,16 @@ async def test_two_reorgs_of_one_range_are_two_by_their_cause_and_a_repeated_cal
         dataset_uuid=out.dataset_uuid, dataset_version=out.dataset_version, start=5, end=7, reason="reorg", cause="0xaa"
     )
     other = msgspec.structs.replace(body, cause="0xbb")
-    assert (await tell(control, run, invalidations=[body])).accepted == 1
-    assert (await tell(control, run, invalidations=[body])).accepted == 0
-    assert (await tell(control, run, invalidations=[other])).accepted == 1
+    assert (await emit(control, run, invalidations=[body])).accepted == 1
+    assert (await emit(control, run, invalidations=[body])).accepted == 0
+    assert (await emit(control, run, invalidations=[other])).accepted == 1
     run = await next_run(control)  # the same task, another attempt: still the same reorg
-    assert (await tell(control, run, invalidations=[body, other])).accepted == 0
+    assert (await emit(control, run, invalidations=[body, other])).accepted == 0
     mixed = (
         msgspec.structs.replace(body, cause='0xaa", "x', reason="y"),
         msgspec.structs.replace(body, cause="0xaa", reason='x", "y'),
     )
-    assert (await tell(control, run, invalidations=list(mixed))).accepted == 2
+    assert (await emit(control, run, invalidations=list(mixed))).accepted == 2
 
 
 async def claim_of_job(control: Control) -> Claimed:
@@ -497,7 +497,7 @@ async def test_what_a_person_holds_stays_held_over_a_deploy(control: Control, or
     assert not (await resume_source(control, user, "feed", "follow")).changed
     await settle(control)
     assert (await source(control))["state_text"] == "Running"
-    for dag, job, refusal in (("feed", "nobody", NotFound), ("none", "follow", NotFound), ("feed", "work", Conflict)):
+    for dag, job, refusal in (("feed", "missing", NotFound), ("none", "follow", NotFound), ("feed", "work", Conflict)):
         with pytest.raises(refusal):
             await pause_source(control, user, dag, job)
 

@@ -1,4 +1,4 @@
-"""Always-on sources while versions come and go, stepped by hand: each kind of race ends with one run, and its state."""
+"""Always-on sources while versions come and go, step by step: each kind of race ends with one run, and its state."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from tests.dispatcher.test_sources import (
     OTHER_WORK,
     claim,
     claim_of_job,
+    emit,
     end,
     jobs_with_source,
+    must_stop,
     settle,
     source,
-    tell,
-    told_to_stop,
 )
 from tests.support.dispatcher.control import PULL, Org, an_org, control_for, deployed_and_active
 from tests.support.dispatcher.open_transactions import blocked_by, held
@@ -60,10 +60,10 @@ async def test_a_version_that_comes_back_in_the_moment_its_source_is_settled_kee
         await holder.connection.execute("SELECT FROM datasets FOR NO KEY UPDATE")
         back = asyncio.create_task(activate_dag(control, org.id, "feed", first.dag_version_id))
         activation = await holder.blocks()  # it has entered its sources, and waits to publish the name
-        keeper = asyncio.create_task(KeepSourcesRunning(control).once())
-        await blocked_by(control.pool, activation, unless=keeper)
+        settling = asyncio.create_task(KeepSourcesRunning(control).once())
+        await blocked_by(control.pool, activation, unless=settling)
     await back
-    await keeper
+    await settling
     await settle(control)
     assert await jobs_with_source(control) == {first.jobs["follow"]: "Running"}
 
@@ -85,9 +85,9 @@ async def test_a_source_that_drains_while_its_version_comes_back_goes_on_from_it
     await deployed_and_active(control, org, DAG)
     await settle(control)
     run = await claim(control)
-    await tell(control, run, state={"at": 1})
+    await emit(control, run, state={"at": 1})
     await deployed_and_active(control, org, OTHER_WORK)  # inherits 1
-    await tell(control, run, state={"at": 2})
+    await emit(control, run, state={"at": 2})
     await deployed_and_active(control, org, DAG)
     await end(control, run)
     await settle(control)
@@ -108,7 +108,7 @@ async def test_a_run_that_is_started_while_its_version_leaves_is_canceled(
     assert await jobs_with_source(control) == {second.jobs["follow"]: "Pending"}
 
 
-async def test_a_run_that_is_claimed_while_its_version_leaves_is_told_to_stop(
+async def test_a_run_that_is_claimed_while_its_version_leaves_is_stopped(
     control: Control, org: Org, state_db: str
 ) -> None:
     first = await deployed_and_active(control, org, DAG)
@@ -122,10 +122,10 @@ async def test_a_run_that_is_claimed_while_its_version_leaves_is_told_to_stop(
         await worker.connection.execute("SELECT FROM tasks WHERE id = $1 FOR NO KEY UPDATE", row["task_id"])
         claiming = asyncio.create_task(claim_tasks(control, [ClaimRequest(task_id=row["task_id"], worker_id="w")]))
         claimer = await worker.blocks()
-        keeper = asyncio.create_task(KeepSourcesRunning(control).once())
-        await blocked_by(control.pool, claimer, unless=keeper)
+        settling = asyncio.create_task(KeepSourcesRunning(control).once())
+        await blocked_by(control.pool, claimer, unless=settling)
     [run] = await claiming
-    await keeper
+    await settling
     assert isinstance(run, Claimed)
     assert (await jobs_with_source(control))[first.jobs["follow"]] == "Draining"
-    assert await told_to_stop(control, run)
+    assert await must_stop(control, run)

@@ -58,8 +58,8 @@ async def test_of_several_queued_updates_the_newest_is_run_and_the_others_are_cl
 
 async def test_claimed_together_the_newest_is_given_and_updates_that_come_later_are_run_later(control: Control) -> None:
     chain = await updated(control, 3)
-    asked = [ClaimRequest(task_id=item, worker_id="w") for item in await tasks_of(control, chain, "second")]
-    *older, newest = await claim_tasks(control, asked)
+    requests = [ClaimRequest(task_id=item, worker_id="w") for item in await tasks_of(control, chain, "second")]
+    *older, newest = await claim_tasks(control, requests)
     assert older == [NotClaimed(reason="Canceled")] * 2
     assert isinstance(newest, Claimed)
     await update(control, chain, range(3, 5))
@@ -79,7 +79,7 @@ async def test_what_waits_for_a_slot_is_closed_too_and_the_slot_goes_to_the_newe
     await claimed(control, newest)
 
 
-async def test_jobs_that_make_parts_run_for_each_update(control: Control) -> None:
+async def test_jobs_that_write_partitions_run_for_each_update(control: Control) -> None:
     chain = await updated(control, 3, whole=False)
     for task in await tasks_of(control, chain, "second"):
         await claimed(control, task)

@@ -1,4 +1,4 @@
-"""Manual sources and invalidations by hand: accepted as any event, once per request."""
+"""Manual sources and manual invalidations: accepted as any event, once per request."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ publish: {asked: {job: ask, output: left}}
 @pytest.fixture
 async def control(state_db: str, queue_db: str, tmp_path: Path) -> AsyncIterator[Control]:
     with registered(pull=PULL):
-        async with control_for(state_db, queue_db, tmp_path) as one:
-            yield one
+        async with control_for(state_db, queue_db, tmp_path) as opened:
+            yield opened
 
 
 @pytest.fixture
@@ -127,12 +127,12 @@ async def test_an_invalidation_by_name_or_id_makes_one_task_per_reader(control: 
     done = await deployed_and_active(control, org, DAG)
     left = done.datasets[JobOutput(JobName("ask"), 0)]
     request = uuid4()
-    told = [
+    accepted = [
         await invalidate(control, org.id, org.user, name, start=5, end=9, reason="wrong rows", request_id=request)
         for name in ("asked", str(left), left)
     ]
-    assert {item.invalidation_id for item in told} == {told[0].invalidation_id}
-    assert [item.created for item in told] == [True, False, False]
+    assert {item.invalidation_id for item in accepted} == {accepted[0].invalidation_id}
+    assert [item.created for item in accepted] == [True, False, False]
     await Drain(control).once()
     assert await tasks(control) == [("work", "partition", ["5-9"])]
     await invalidate(control, org.id, org.user, "asked", start=5, end=9, reason="again", request_id=uuid4())

@@ -59,12 +59,12 @@ async def failed(control: Control, task_id: UUID, *, retryable: bool) -> None:
     await Completer(control)(said, claims)
 
 
-async def why(control: Control, chain: Chain, **asked: object) -> Explanation:
-    return await explain(control.pool, user_of(chain), WhyQuery(**asked))  # type: ignore[arg-type]
+async def why(control: Control, chain: Chain, **query: object) -> Explanation:
+    return await explain(control.pool, user_of(chain), WhyQuery(**query))  # type: ignore[arg-type]
 
 
-async def rule(control: Control, chain: Chain, **asked: object) -> str | None:
-    found = await why(control, chain, **asked)
+async def rule(control: Control, chain: Chain, **query: object) -> str | None:
+    found = await why(control, chain, **query)
     return None if found.stopped is None else found.stopped.rule
 
 
@@ -84,17 +84,17 @@ async def test_pages_of_tasks_hold_every_task_once_the_newest_first(control: Con
 
 async def test_filters_of_a_task_list_narrow_it(control: Control) -> None:
     chain = await deploy_chain(control)
-    one, other = await a_task(control, chain, "first"), await a_task(control, chain, "second")
+    first, other = await a_task(control, chain, "first"), await a_task(control, chain, "second")
     await claimed(control, other)
 
-    async def ids(**asked: object) -> list[UUID]:
-        query = TasksQuery(**asked)  # type: ignore[arg-type]
+    async def ids(**filters: object) -> list[UUID]:
+        query = TasksQuery(**filters)  # type: ignore[arg-type]
         return [row.id for row in (await list_tasks(control.pool, chain.org.id, query)).tasks]
 
-    assert await ids(status="Queued") == [one]
+    assert await ids(status="Queued") == [first]
     assert await ids(status="Running") == [other]
     assert await ids(job="second") == [other]
-    assert await ids(dag="chain") == [other, one]
+    assert await ids(dag="chain") == [other, first]
     assert await ids(dag="elsewhere") == []
 
 
@@ -115,7 +115,7 @@ async def test_a_task_is_shown_with_its_cause_its_attempts_and_what_it_read_and_
     ]
 
 
-async def test_a_failed_task_gets_one_more_attempt_by_hand_and_no_other_task_does(control: Control) -> None:
+async def test_a_manual_retry_gives_a_failed_task_one_more_attempt_and_no_other_task(control: Control) -> None:
     chain = await deploy_chain(control)
     task = await a_task(control, chain)
     with pytest.raises(Conflict, match="Queued"):
@@ -140,7 +140,7 @@ async def test_nothing_of_another_organisation_is_seen_or_changed(control: Contr
     mine, theirs = await deploy_chain(control), await deploy_chain(control, slug="other")
     task = await a_task(control, theirs)
     await failed(control, task, retryable=False)
-    dead = await dead_promise(control, theirs, task)
+    dead = await dead_entry(control, theirs, task)
     org, me = mine.org.id, user_of(mine)
     assert (await list_tasks(control.pool, org, TasksQuery())).tasks == []
     assert (await list_outbox(control.pool, org, OutboxQuery())).rows == []
@@ -149,9 +149,9 @@ async def test_nothing_of_another_organisation_is_seen_or_changed(control: Contr
     assert not theirs_set & {dataset.dataset_uuid for dataset in (await list_datasets(control.pool, me)).datasets}
     with pytest.raises(NotFound):
         await show_dataset(control.pool, me, str(theirs.datasets["first"]))
-    for asked in (WhyQuery(task=task), WhyQuery(dataset=str(theirs.datasets["first"]), partition="0-9")):
+    for query in (WhyQuery(task=task), WhyQuery(dataset=str(theirs.datasets["first"]), partition="0-9")):
         with pytest.raises(NotFound):
-            await explain(control.pool, me, asked)
+            await explain(control.pool, me, query)
     for verb in (
         show_task(control.pool, org, task),
         retry_task(control, org, task),
@@ -161,7 +161,7 @@ async def test_nothing_of_another_organisation_is_seen_or_changed(control: Contr
             await verb
 
 
-async def dead_promise(control: Control, chain: Chain, task: UUID) -> int:
+async def dead_entry(control: Control, chain: Chain, task: UUID) -> int:
     """The wake-up of a task, given up."""
     found: int = await control.pool.fetchval(
         "INSERT INTO outbox (org_id, kind, payload, status, attempts, last_error, processed_at) VALUES"
@@ -172,12 +172,12 @@ async def dead_promise(control: Control, chain: Chain, task: UUID) -> int:
     return found
 
 
-async def test_a_promise_that_was_given_up_is_listed_with_its_reason_and_tried_again_when_asked(
+async def test_a_dead_outbox_entry_is_listed_with_its_reason_and_retried_on_request(
     control: Control,
 ) -> None:
     chain = await deploy_chain(control)
     task = await a_task(control, chain)
-    entry = await dead_promise(control, chain, task)
+    entry = await dead_entry(control, chain, task)
     assert await rule(control, chain, task=task) == "outbox_entry_failed"
     (row,) = (await list_outbox(control.pool, chain.org.id, OutboxQuery(status="Failed"))).rows
     assert (row.id, row.last_error, row.payload["task_id"]) == (entry, "no such queue", str(task))
@@ -187,7 +187,7 @@ async def test_a_promise_that_was_given_up_is_listed_with_its_reason_and_tried_a
     assert await rule(control, chain, task=task) == "waits_for_worker"
 
 
-async def test_a_dead_promise_that_was_made_anew_is_not_owed_twice(control: Control) -> None:
+async def test_a_dead_outbox_entry_that_was_created_again_is_not_retried(control: Control) -> None:
     chain = await deploy_chain(control)
     for status in ("Failed", "Failed", "Pending"):
         await control.pool.execute(
@@ -237,19 +237,19 @@ async def test_a_dataset_for_some_roles_is_unknown_to_who_has_none_of_them(contr
     assert len((await list_datasets(control.pool, me)).datasets) == 3
 
 
-async def test_why_tells_the_whole_chain_of_a_committed_partition(control: Control) -> None:
+async def test_why_explains_the_whole_chain_of_a_committed_partition(control: Control) -> None:
     chain = await deploy_chain(control)
     await committed(control, chain, "first", await a_task(control, chain), 0, 99)
     (second,) = await tasks_of(control, chain, "second")
     await committed(control, chain, "second", second, 0, 99)
-    told = await why(control, chain, dataset=str(chain.datasets["second"]), partition="0-99")
-    assert told.stopped is None
-    assert "commit 1" in told.verdict
-    assert [step.kind for step in told.steps] == ["event", "rule", "task", "attempt", "commit"]
-    assert told.steps == (await why(control, chain, task=second)).steps
-    # A smaller part of it was made by the same commit.
-    part = await why(control, chain, dataset=str(chain.datasets["second"]), partition="10-19")
-    assert part.steps == told.steps
+    explanation = await why(control, chain, dataset=str(chain.datasets["second"]), partition="0-99")
+    assert explanation.stopped is None
+    assert "commit 1" in explanation.verdict
+    assert [step.kind for step in explanation.steps] == ["event", "rule", "task", "attempt", "commit"]
+    assert explanation.steps == (await why(control, chain, task=second)).steps
+    # A smaller range within it was made by the same commit.
+    smaller = await why(control, chain, dataset=str(chain.datasets["second"]), partition="10-19")
+    assert smaller.steps == explanation.steps
 
 
 async def test_why_names_the_rule_that_holds_a_task(control: Control) -> None:
@@ -263,27 +263,27 @@ async def test_why_names_the_rule_that_holds_a_task(control: Control) -> None:
     assert await rule(control, chain, task=waiting) == "waits_for_retry"
     dead = await a_task(control, chain)
     await failed(control, dead, retryable=False)
-    told = await why(control, chain, task=dead)
-    assert told.stopped is not None
-    assert (told.stopped.rule, told.stopped.hint is not None) == ("failed_for_good", True)
-    assert "the disk is full" in told.verdict
+    explanation = await why(control, chain, task=dead)
+    assert explanation.stopped is not None
+    assert (explanation.stopped.rule, explanation.stopped.hint is not None) == ("failed_for_good", True)
+    assert "the disk is full" in explanation.verdict
     await cancel_task(control, chain.org.id, running.task.task_id, "not today")
-    told = await why(control, chain, task=task)
-    assert told.stopped is not None
-    assert told.stopped.rule == "canceled"
-    assert "not today" in told.verdict
+    explanation = await why(control, chain, task=task)
+    assert explanation.stopped is not None
+    assert explanation.stopped.rule == "canceled"
+    assert "not today" in explanation.verdict
 
 
 async def test_why_names_the_slot_and_the_pause_that_a_task_waits_for(control: Control) -> None:
     chain = await deploy_chain(control, max_concurrency=1)
     await committed(control, chain, "first", await a_task(control, chain), 0, 9)
     await committed(control, chain, "first", await a_task(control, chain), 10, 19)
-    one, other = await tasks_of(control, chain, "second")
-    assert await rule(control, chain, task=one) == "waits_for_worker"
-    told = await why(control, chain, task=other)
-    assert told.stopped is not None
-    assert told.stopped.rule == "waits_for_slot"
-    assert "1 of 1" in told.stopped.sentence
+    first, other = await tasks_of(control, chain, "second")
+    assert await rule(control, chain, task=first) == "waits_for_worker"
+    explanation = await why(control, chain, task=other)
+    assert explanation.stopped is not None
+    assert explanation.stopped.rule == "waits_for_slot"
+    assert "1 of 1" in explanation.stopped.sentence
     await control.pool.execute(
         "INSERT INTO pauses (org_id, job_id, priority, reason, cause_job_id, threshold, observed)"
         " VALUES ($1, $2, 'normal', 'depth', $3, 10, 11)",
@@ -291,22 +291,22 @@ async def test_why_names_the_slot_and_the_pause_that_a_task_waits_for(control: C
         chain.jobs["second"],
         chain.jobs["third"],
     )
-    told = await why(control, chain, task=other)
-    assert told.stopped is not None
-    assert told.stopped.rule == "paused"
-    assert "third" in told.stopped.sentence
+    explanation = await why(control, chain, task=other)
+    assert explanation.stopped is not None
+    assert explanation.stopped.rule == "paused"
+    assert "third" in explanation.stopped.sentence
 
 
-async def test_why_says_that_the_same_news_again_made_no_second_task(control: Control) -> None:
+async def test_why_says_that_a_repeated_event_made_no_second_task(control: Control) -> None:
     chain = await deploy_chain(control)
     for _ in range(2):
         task, claims = await claimed(control, await a_task(control, chain))
         await Completer(control)(completion(task, events=[chain.event("first", cursor=7)]), claims)
         await drained(control)
     (second,) = await tasks_of(control, chain, "second")
-    told = await why(control, chain, task=second)
-    assert [step.kind for step in told.steps] == ["event", "rule", "event", "task"]
-    assert "dedupe key" in told.steps[2].sentence
+    explanation = await why(control, chain, task=second)
+    assert [step.kind for step in explanation.steps] == ["event", "rule", "event", "task"]
+    assert "dedupe key" in explanation.steps[2].sentence
 
 
 async def test_why_names_the_rule_that_kept_a_partition_from_being_made(control: Control) -> None:
@@ -316,8 +316,8 @@ async def test_why_names_the_rule_that_kept_a_partition_from_being_made(control:
     assert await rule(control, chain, dataset=second, partition="0-9") == "no_event"
 
     task, claims = await claimed(control, await a_task(control, chain))
-    owing = replace(control, wake_ups=None)
-    await Completer(owing)(completion(task, events=[chain.event("first", start=0, end=9)]), claims)
+    without_wake_ups = replace(control, wake_ups=None)
+    await Completer(without_wake_ups)(completion(task, events=[chain.event("first", start=0, end=9)]), claims)
     assert await rule(control, chain, dataset=second, partition="0-9") == "not_routed_yet"
     dead = "UPDATE outbox SET status = $1::text::outbox_status, last_error = 'x', processed_at = {}"
     dead += " WHERE kind = 'route_event'"
@@ -347,24 +347,24 @@ async def test_a_task_for_something_else_does_not_explain_a_partition(control: C
         assert await rule(control, chain, dataset=str(chain.datasets["second"]), partition=partition) == "no_event"
 
 
-async def test_why_says_that_news_of_an_old_generation_is_kept_for_the_record_only(control: Control) -> None:
+async def test_why_says_that_events_of_an_old_generation_are_kept_for_the_record_only(control: Control) -> None:
     chain = await deploy_chain(control)
     task, claims = await claimed(control, await a_task(control, chain))
     version = await control.pool.fetchval("SELECT dag_version_id FROM dag_current_versions")
     await control.pool.execute("DELETE FROM dag_current_versions")
     await Completer(control)(completion(task, events=[chain.event("first", partition_key="today")]), claims)
     await control.pool.execute("INSERT INTO dag_current_versions VALUES ($1, 'chain', $2)", chain.org.id, version)
-    told = await why(control, chain, dataset=str(chain.datasets["second"]), partition="today")
-    assert told.stopped is not None
-    assert told.stopped.rule == "audit_only"
-    assert "not the current generation" in told.verdict
+    explanation = await why(control, chain, dataset=str(chain.datasets["second"]), partition="today")
+    assert explanation.stopped is not None
+    assert explanation.stopped.rule == "audit_only"
+    assert "not the current generation" in explanation.verdict
 
 
-async def test_why_refuses_a_question_about_nothing_or_about_two_things(control: Control) -> None:
+async def test_why_refuses_a_query_about_nothing_or_about_two_subjects(control: Control) -> None:
     chain = await deploy_chain(control)
-    for asked in ({}, {"task": uuid4(), "dataset": "x"}, {"partition": "1-2"}):
+    for query in ({}, {"task": uuid4(), "dataset": "x"}, {"partition": "1-2"}):
         with pytest.raises(InvalidRequest):
-            await why(control, chain, **asked)
+            await why(control, chain, **query)
     for unknown in ({"task": uuid4()}, {"dataset": "x"}):
         with pytest.raises(NotFound):
             await why(control, chain, **unknown)

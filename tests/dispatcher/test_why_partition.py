@@ -1,4 +1,4 @@
-"""`trace why DATASET PARTITION` of datasets that are made of news alone, and the rule for each way a chain can end."""
+"""`trace why DATASET PARTITION` of datasets that consist of events alone, and the rule for each way a chain can end."""
 
 from __future__ import annotations
 
@@ -70,34 +70,34 @@ async def answerer(state_db: str, queue_db: str, tmp_path: Path) -> AsyncIterato
             yield QueryAnswerer(control, await an_org(control.pool))
 
 
-async def test_a_dataset_of_news_alone_tells_its_whole_chain(answerer: QueryAnswerer) -> None:
+async def test_why_explains_the_whole_chain_of_a_dataset_of_events_alone(answerer: QueryAnswerer) -> None:
     await deployed_and_active(answerer.control, answerer.org, RANGES)
     await answerer.trigger("ranges", 0, 999)
-    told = await answerer.why("joined", "0-999")
-    assert told.stopped is None
-    assert [step.kind for step in told.steps] == ["event", "rule", "task", "attempt", "event", "rule", "task"]
-    assert "joined has 0-999" in told.verdict
-    assert "ranges.note" in told.verdict
+    explanation = await answerer.why("joined", "0-999")
+    assert explanation.stopped is None
+    assert [step.kind for step in explanation.steps] == ["event", "rule", "task", "attempt", "event", "rule", "task"]
+    assert "joined has 0-999" in explanation.verdict
+    assert "ranges.note" in explanation.verdict
     cut = await answerer.why("pieces", "0-49")
     assert cut.stopped is None
     assert "ranges.cut" in cut.steps[1].sentence
-    asked = await answerer.why("asked", "0-999")  # a trigger: no task made it
-    assert [step.kind for step in asked.steps] == ["event", "rule", "task"]
-    assert "manual trigger" in asked.steps[0].sentence
-    assert (await answerer.why("joined", "100-199")).steps == told.steps  # a part of it, by the same news
+    triggered = await answerer.why("asked", "0-999")  # a trigger: no task made it
+    assert [step.kind for step in triggered.steps] == ["event", "rule", "task"]
+    assert "manual trigger" in triggered.steps[0].sentence
+    assert (await answerer.why("joined", "100-199")).steps == explanation.steps  # a range within it, by the same event
 
 
-async def test_parts_that_do_not_make_the_whole_yet_are_named(answerer: QueryAnswerer) -> None:
+async def test_ranges_that_do_not_cover_the_whole_yet_are_named(answerer: QueryAnswerer) -> None:
     await deployed_and_active(answerer.control, answerer.org, RANGES)
     assert await answerer.rule("joined", "0-999") == "no_event"
     await answerer.trigger("ranges", 0, 499)
-    told = await answerer.why("joined", "0-999")
-    assert told.stopped is not None
-    assert told.stopped.rule == "missing_ranges"
-    assert "10 that touch it" in told.verdict
+    explanation = await answerer.why("joined", "0-999")
+    assert explanation.stopped is not None
+    assert explanation.stopped.rule == "missing_ranges"
+    assert "10 that touch it" in explanation.verdict
 
 
-async def test_a_part_that_is_stuck_stops_the_whole(answerer: QueryAnswerer) -> None:
+async def test_a_range_that_is_stuck_stops_the_whole(answerer: QueryAnswerer) -> None:
     await deployed_and_active(answerer.control, answerer.org, RANGES)
     await answerer.trigger("ranges", 0, 499)
     await answerer.control.pool.execute(
@@ -105,42 +105,44 @@ async def test_a_part_that_is_stuck_stops_the_whole(answerer: QueryAnswerer) -> 
         " completion_hash = NULL, completion_answer = NULL WHERE id = (SELECT min(t.id::text)::uuid"
         " FROM tasks t JOIN jobs j ON j.id = t.job_id WHERE j.name = 'join')"
     )
-    told = await answerer.why("joined", "0-999")
-    assert told.stopped is not None
-    assert told.stopped.rule == "failed_for_good"
-    assert "cheese" in told.verdict
+    explanation = await answerer.why("joined", "0-999")
+    assert explanation.stopped is not None
+    assert explanation.stopped.rule == "failed_for_good"
+    assert "cheese" in explanation.verdict
 
 
-async def test_news_is_followed_from_acceptance_to_its_readers(answerer: QueryAnswerer) -> None:
+async def test_an_event_is_followed_from_acceptance_to_its_readers(answerer: QueryAnswerer) -> None:
     await answerer.deploy()
     assert await answerer.rule("asked", "0-9") == "source_has_not_made_it"
     await answerer.trigger("shop", 0, 9, run=False)
     assert await answerer.rule("asked", "0-9") == "not_routed_yet"
     await answerer.control.pool.execute("UPDATE outbox SET status = 'Failed', last_error = 'x', processed_at = now()")
-    told = await answerer.why("asked", "0-9")
-    assert told.stopped is not None
-    assert told.stopped.rule == "outbox_entry_failed"
-    assert "trace outbox retry" in str(told.stopped.hint)
+    explanation = await answerer.why("asked", "0-9")
+    assert explanation.stopped is not None
+    assert explanation.stopped.rule == "outbox_entry_failed"
+    assert "trace outbox retry" in str(explanation.stopped.hint)
     await answerer.control.pool.execute("UPDATE outbox SET status = 'Pending', processed_at = NULL")
     await run_here(answerer.control)
     assert await answerer.rule("asked", "0-9") is None
     assert await answerer.rule("done", "0-9") == "waits_for_worker"
 
 
-async def test_news_that_nobody_reads_and_news_of_an_old_generation_say_so(answerer: QueryAnswerer) -> None:
+async def test_an_event_without_readers_and_an_event_of_an_old_generation_are_explained(
+    answerer: QueryAnswerer,
+) -> None:
     await answerer.deploy()
     await answerer.trigger("shop", 0, 9)
     (task,) = await answerer.tasks()
-    one, claims = await claimed(answerer.control, task)
+    task_claimed, claims = await claimed(answerer.control, task)
     pool = answerer.control.pool
-    output = one.task.outputs[0]
+    output = task_claimed.task.outputs[0]
     event = {"dataset_uuid": output.dataset_uuid, "dataset_version": output.dataset_version, "start": 0, "end": 9}
-    await Completer(answerer.control)(completion(one, events=[event_body(event)]), claims)
+    await Completer(answerer.control)(completion(task_claimed, events=[event_body(event)]), claims)
     await run_here(answerer.control)
-    told = await answerer.why("done", "0-9")
-    assert told.stopped is not None
-    assert told.stopped.rule == "no_dependents"
-    assert [step.kind for step in told.steps] == ["event", "rule", "task", "attempt", "event"]
+    explanation = await answerer.why("done", "0-9")
+    assert explanation.stopped is not None
+    assert explanation.stopped.rule == "no_dependents"
+    assert [step.kind for step in explanation.steps] == ["event", "rule", "task", "attempt", "event"]
     await pool.execute(
         "UPDATE events SET disposition = 'AuditOnly', audit_reason = 'not the current generation', routed_at = NULL"
         " WHERE producer_task_id IS NOT NULL"
@@ -155,13 +157,15 @@ async def test_each_way_a_task_can_wait_or_end_is_the_rule_that_stopped_its_part
     first, second, third = await answerer.tasks()
     assert await answerer.rule("done", "0-9") == "waits_for_worker"
     assert await answerer.rule("done", "10-19") == "waits_for_slot"
-    one, claims = await claimed(answerer.control, first)
+    task_claimed, claims = await claimed(answerer.control, first)
     assert await answerer.rule("done", "0-9") == "running"
-    await Completer(answerer.control)(completion(one, status="Failed", error_message="x"), claims)
+    await Completer(answerer.control)(completion(task_claimed, status="Failed", error_message="x"), claims)
     assert await answerer.rule("done", "0-9") == "waits_for_retry"
     await run_here(answerer.control)
-    one, claims = await claimed(answerer.control, second)
-    await Completer(answerer.control)(completion(one, status="Failed", error_message="x", retryable=False), claims)
+    task_claimed, claims = await claimed(answerer.control, second)
+    await Completer(answerer.control)(
+        completion(task_claimed, status="Failed", error_message="x", retryable=False), claims
+    )
     assert await answerer.rule("done", "10-19") == "failed_for_good"
     await cancel_task(answerer.control, answerer.org.id, third, "not today")
     assert await answerer.rule("done", "20-29") == "canceled"
@@ -175,22 +179,22 @@ async def test_a_wake_up_that_was_given_up_stops_its_partition(answerer: QueryAn
         "UPDATE outbox SET status = 'Failed', last_error = 'queue gone', processed_at = now()"
         " WHERE kind = 'enqueue_task'"
     )
-    told = await answerer.why("done", "0-9")
-    assert told.stopped is not None
-    assert told.stopped.rule == "outbox_entry_failed"
-    assert "queue gone" in told.verdict
+    explanation = await answerer.why("done", "0-9")
+    assert explanation.stopped is not None
+    assert explanation.stopped.rule == "outbox_entry_failed"
+    assert "queue gone" in explanation.verdict
 
 
 async def test_a_filter_stops_nothing_and_is_named(answerer: QueryAnswerer) -> None:
     await answerer.deploy(filter_=", where: 'x > 3'")
     await answerer.trigger("shop", 0, 9)
-    asked = await answerer.why("asked", "0-9")
-    assert asked.stopped is None
-    assert "narrowed by its filter" in asked.steps[1].sentence
+    triggered = await answerer.why("asked", "0-9")
+    assert triggered.stopped is None
+    assert "narrowed by its filter" in triggered.steps[1].sentence
     assert "narrowed by its filter" in (await answerer.why("done", "0-9")).steps[1].sentence
 
 
-async def test_news_of_another_organisation_explains_nothing(answerer: QueryAnswerer) -> None:
+async def test_an_event_of_another_organisation_explains_nothing(answerer: QueryAnswerer) -> None:
     await answerer.deploy()
     await answerer.trigger("shop", 0, 9)
     rival = QueryAnswerer(answerer.control, await an_org(answerer.control.pool, "rival"))

@@ -57,8 +57,8 @@ FORGED_ATTEMPT = partial(
     lifecycle.test_a_reply_with_a_wrong_token_or_attempt_changes_nothing, forged=lifecycle.FORGERIES[1]
 )
 LOST_CLAIM = lifecycle.test_a_claim_whose_answer_was_lost_is_answered_again_with_its_lease_and_its_inputs
-NO_FILES = outputs.test_an_attempt_that_has_ended_or_lost_its_lease_is_told_of_no_files
-NO_SQL = outputs.test_an_attempt_that_has_ended_or_lost_its_lease_may_not_ask_by_sql
+NO_FILES = outputs.test_an_attempt_that_has_ended_or_lost_its_lease_cannot_list_files
+NO_SQL = outputs.test_an_attempt_that_has_ended_or_lost_its_lease_cannot_query
 PUT_BACK = [
     partial(functions.test_only_an_attempt_that_runs_can_be_put_back, forged=forgery)
     for forgery in (*functions.FORGERIES, None)
@@ -85,7 +85,7 @@ FENCES: dict[Fence, Scenario] = {
     ("claim.claim_again", "holds_lease(t, t.attempt, a.lease_token)", ANY_TOKEN): LOST_CLAIM,
     ("claim.claim_again", RUNNING, ALWAYS): LOST_CLAIM,
     **of_lease("claim.renew_leases", BATCH, FORGED_ATTEMPT, FORGED_TOKEN),
-    ("claim.renew_leases", RUNNING, ALWAYS): lifecycle.test_a_heartbeat_extends_the_lease_and_tells_of_a_cancel,
+    ("claim.renew_leases", RUNNING, ALWAYS): lifecycle.test_a_heartbeat_extends_the_lease_and_reports_a_cancel,
     **of_lease("claim.status_of_attempt", GIVEN, NO_FILES, NO_FILES),
     **of_lease("complete.lock_fenced", BATCH, FORGED_ATTEMPT, FORGED_TOKEN),
     **of_lease("complete.complete_tasks", BATCH, FORGED_ATTEMPT, FORGED_TOKEN),

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from tests.dispatcher.test_retain import A_MONTH_PASSES, names, written
+from tests.dispatcher.test_delete_replaced_files import A_MONTH_PASSES, names, written
 from tests.faults.test_crash_points import RETAINING, dies_at
 from tests.support.dispatcher.control import control_for
 from tests.support.dispatcher.job_chain import deploy_chain

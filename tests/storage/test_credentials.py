@@ -14,7 +14,7 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from tests.dispatcher.test_doors import Listeners, opened
+from tests.dispatcher.test_listeners import Listeners, opened
 from tests.support.dispatcher.control import control_for
 from tests.support.dispatcher.job_chain import a_task
 from tests.support.programs.sts_stub import StsStub, an_sts

@@ -1,4 +1,4 @@
-"""The two doors over real TLS: who may ask, what is refused and how, and one task through all of it."""
+"""The two APIs over real TLS: who may call, what is refused and how, and one task through all of it."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ async def opened(control: Control, settings: Settings, context: ssl.SSLContext) 
         yield Listeners(control, chain, task, internal)
 
 
-async def test_one_task_through_both_doors(listeners: Listeners) -> None:
+async def test_one_task_through_both_apis(listeners: Listeners) -> None:
     claimed = await listeners.claim()
     assert claimed["status"] == "Claimed"
     beat = await listeners.say("heartbeat", claimed, progress={"done": 1, "total": 2})
@@ -149,7 +149,7 @@ async def test_a_client_sends_what_ends_together_in_few_calls_and_each_hears_its
         client.complete(claims[0].capability_token, completion(claims[29])),
         return_exceptions=True,
     )
-    assert [getattr(one, "status", None) for one in answers[:29]] == ["Completed"] * 29
+    assert [getattr(answer, "status", None) for answer in answers[:29]] == ["Completed"] * 29
     assert isinstance(answers[29], Forbidden)
     calls = listeners.control.metrics.text().decode()
     batches = re.search(r'route="/v1/task/complete-batch",status="200"[^}]*} (\d+)', calls)
@@ -170,7 +170,7 @@ async def test_the_largest_completions_that_go_together_fit_into_one_body(listen
     answers = await asyncio.gather(
         *(client.complete(claim.capability_token, completion(claim, state=state)) for claim in claims)
     )
-    assert {one.status for one in answers} == {"Completed"}
+    assert {answer.status for answer in answers} == {"Completed"}
     assert len(sizes) < 10
     assert MAX_BODY_BYTES / 2 < max(sizes) < MAX_BODY_BYTES
 
@@ -186,11 +186,11 @@ async def test_a_completion_with_thousands_of_partitions_is_heard_and_replaced_a
         answer = await client.complete(task.capability_token, request)
         assert answer.commits == {listeners.chain.datasets["first"]: commit}
         assert await client.complete(task.capability_token, request) == answer, "said again, answered again"
-    in_force = "SELECT valid_from FROM partition_versions WHERE valid_to IS NULL"
-    assert [row["valid_from"] for row in await listeners.control.pool.fetch(in_force)] == [2] * 3_000
+    current = "SELECT valid_from FROM partition_versions WHERE valid_to IS NULL"
+    assert [row["valid_from"] for row in await listeners.control.pool.fetch(current)] == [2] * 3_000
 
 
-async def test_only_a_token_that_holds_opens_the_door_for_a_large_completion(listeners: Listeners) -> None:
+async def test_a_large_completion_is_read_only_with_a_valid_token(listeners: Listeners) -> None:
     claimed, large = await listeners.claim(), b" " * (MAX_BODY_BYTES + 1)
     for token, status in ((None, 401), ("x.y.z", 401), (claimed["capability_token"], 400)):
         headers = {"X-Trace-Task-Capability": token} if token else {}
@@ -208,7 +208,7 @@ def item(claimed: dict[str, Any], token: str | None = None, **more: Any) -> dict
     return {"capability_token": token or claimed["capability_token"], "completion": completion}
 
 
-async def test_a_buffer_publish_is_recorded_once_and_owed_once(listeners: Listeners) -> None:
+async def test_a_buffer_publish_is_recorded_once_with_one_outbox_entry(listeners: Listeners) -> None:
     dataset = listeners.chain.datasets["first"]
     await listeners.control.pool.execute(
         """UPDATE datasets SET storage = '{"kind": "buffered"}' WHERE id = $1""", dataset
@@ -236,11 +236,11 @@ async def test_a_buffer_publish_is_recorded_once_and_owed_once(listeners: Listen
         "buffer-publish", claimed, **{**body, "batch_uri": "s3://trace/elsewhere/batch.jsonl"}
     )
     assert (foreign.status_code, foreign.json()["error"]["where"]) == (403, "/batch_uri")
-    owed = "SELECT count(*) FROM outbox WHERE kind = 'publish_buffer'"
-    assert await listeners.control.pool.fetchval(owed) == 1
+    entries = "SELECT count(*) FROM outbox WHERE kind = 'publish_buffer'"
+    assert await listeners.control.pool.fetchval(entries) == 1
 
 
-async def test_each_identity_opens_its_own_door_only(listeners: Listeners) -> None:
+async def test_each_identity_is_accepted_by_its_own_api_only(listeners: Listeners) -> None:
     claimed = await listeners.claim()
     capability, body = claimed["capability_token"], {"task_id": str(uuid4()), "worker_id": "w"}
     for headers in ({}, {"X-Trace-Worker-Token": capability}, {"X-Trace-Worker-Token": "wrong"}):
@@ -253,10 +253,10 @@ async def test_each_identity_opens_its_own_door_only(listeners: Listeners) -> No
 
 
 async def test_the_token_of_one_task_does_not_speak_for_another(listeners: Listeners) -> None:
-    one, other = await listeners.claim(), await listeners.claim()
+    claimed, other = await listeners.claim(), await listeners.claim()
     calls: dict[str, dict[str, Any]] = {"heartbeat": {}, "complete": {"status": "Completed"}, "events": {"events": []}}
     for verb, more in calls.items():
-        answer = await listeners.say(verb, one, token=other["capability_token"], **more)
+        answer = await listeners.say(verb, claimed, token=other["capability_token"], **more)
         assert (answer.status_code, answer.json()["error"]["where"]) == (403, "/task_id")
 
 
@@ -326,17 +326,19 @@ async def test_the_loops_bring_an_event_to_the_queue_without_being_stepped(liste
 
 async def test_several_claims_in_one_call_are_answered_in_their_order_as_each_would_be(listeners: Listeners) -> None:
     first, second = [await a_task(listeners.control, listeners.chain) for _ in range(2)]
-    asked = [str(task) for task in (first, uuid4(), second, first)]
-    body = {"task_ids": asked, "worker_id": "w"}
+    task_ids = [str(task) for task in (first, uuid4(), second, first)]
+    body = {"task_ids": task_ids, "worker_id": "w"}
     answer = await listeners.internal.post("/internal/task-claim-batch", json=body, headers=WORKER)
     assert answer.status_code == 200, answer.text
-    one, missing, two, again = answer.json()["answers"]
+    given, missing, two, again = answer.json()["answers"]
     assert missing == {"status": "NotClaimed", "reason": "NotFound"}
-    one, again = sorted((one, again), key=lambda element: str(element["status"]))  # asked twice: given once, to either
+    given, again = sorted(
+        (given, again), key=lambda element: str(element["status"])
+    )  # asked twice: given once, to either
     assert again == {"status": "NotClaimed", "reason": "AlreadyRunning"}
-    assert [one["task"]["task_id"], two["task"]["task_id"]] == [str(first), str(second)]
-    assert one.keys() == (await listeners.claim()).keys()
-    done = [await listeners.say("complete", claimed, status="Completed") for claimed in (one, two)]
+    assert [given["task"]["task_id"], two["task"]["task_id"]] == [str(first), str(second)]
+    assert given.keys() == (await listeners.claim()).keys()
+    done = [await listeners.say("complete", claimed, status="Completed") for claimed in (given, two)]
     assert [outcome.status_code for outcome in done] == [200, 200]
 
 
@@ -351,7 +353,10 @@ async def test_a_task_named_twice_in_one_call_is_given_once_also_when_the_call_i
         answer = await listeners.internal.post("/internal/task-claim-batch", json=body, headers=WORKER)
         assert answer.status_code == 200, answer.text
         given.append(
-            [one["lease_token"] if one["status"] == "Claimed" else one["reason"] for one in answer.json()["answers"]]
+            [
+                item["lease_token"] if item["status"] == "Claimed" else item["reason"]
+                for item in answer.json()["answers"]
+            ]
         )
     assert given[0].count("AlreadyRunning") == 1, "to either of the two"
     assert given[1] == given[0], "and to the same one again"

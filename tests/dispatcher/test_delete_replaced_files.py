@@ -1,4 +1,4 @@
-"""Files of replaced partitions go when nobody can want them any more, and not before."""
+"""Files of replaced partitions are deleted when no task can read them any more, and not before."""
 
 from __future__ import annotations
 
@@ -41,21 +41,23 @@ async def control(state_db: str, queue_db: str, tmp_path: Path) -> AsyncIterator
         yield made
 
 
-async def test_files_of_a_partition_that_was_replaced_long_ago_go_and_those_in_force_stay(control: Control) -> None:
+async def test_files_of_a_partition_that_was_replaced_long_ago_are_deleted_and_current_ones_stay(
+    control: Control,
+) -> None:
     chain = await deploy_chain(control)
-    former, kept = await written(control, chain, (0, 99), (100, 199)), await written(control, chain, (0, 99))
+    former, current = await written(control, chain, (0, 99), (100, 199)), await written(control, chain, (0, 99))
     assert await DeleteReplacedFiles(control.pool, control.objects, MONTH).once() == 0, "it is too early"
     await control.pool.execute(A_MONTH_PASSES)
     assert await DeleteReplacedFiles(control.pool, control.objects, MONTH).once() == 1
     assert await DeleteReplacedFiles(control.pool, control.objects, MONTH).once() == 0, "each goes once"
-    assert names(control, folder_of(former)) == {"first_100_199.parquet", "_SUCCESS"}, "half of it is in force"
-    assert names(control, folder_of(kept)) == {"first_0_99.parquet", "_SUCCESS"}
+    assert names(control, folder_of(former)) == {"first_100_199.parquet", "_SUCCESS"}, "half of it is current"
+    assert names(control, folder_of(current)) == {"first_0_99.parquet", "_SUCCESS"}
     last = await written(control, chain, (100, 199))
     await control.pool.execute(A_MONTH_PASSES)
     assert await DeleteReplacedFiles(control.pool, control.objects, MONTH).once() == 1
     assert names(control, folder_of(former)) == set(), "with the last of its files the marker goes"
     await DeleteOrphanFiles(control.pool, control.objects, control.places.scratch_bucket, timedelta(0)).once()
-    assert names(control, folder_of(kept)) == {"first_0_99.parquet", "_SUCCESS"}
+    assert names(control, folder_of(current)) == {"first_0_99.parquet", "_SUCCESS"}
     assert names(control, folder_of(last)) == {"first_100_199.parquet", "_SUCCESS"}
 
 
@@ -115,13 +117,13 @@ async def written(control: Control, chain: Chain, *spans: tuple[int, int]) -> Cl
 
 
 async def listed(control: Control, chain: Chain, reader: Claimed, reads: Claims) -> FilesAnswer:
-    asked = FilesRequest(
+    request = FilesRequest(
         task_id=reader.task.task_id,
         attempt=reader.attempt,
         lease_token=reader.lease_token,
         dataset_uuid=chain.datasets["first"],
     )
-    return await list_files(control, asked, reads)
+    return await list_files(control, request, reads)
 
 
 def names(control: Control, folder: Folder) -> set[str]:
