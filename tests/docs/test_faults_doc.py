@@ -1,4 +1,4 @@
-"""Every crash point is in the page that tells how to arm one, and no other is."""
+"""Every crash point is in the page that explains how to arm one, and no other is."""
 
 from __future__ import annotations
 

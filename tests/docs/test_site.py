@@ -15,7 +15,7 @@ from ruamel.yaml import YAML
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 PAGES = sorted(DOCS.rglob("*.md"))
-PARTS = {"tutorial", "how-to", "concepts", "reference", "adr"}
+SECTIONS = {"tutorial", "how-to", "concepts", "reference", "adr"}
 FRONT = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md")]
 GENERATED = {DOCS / "reference" / name for name in ("cli.md", "settings.md", "data_model.md", "crash_points.md")}
 LINK = re.compile(r"\]\(([^)#:]+)(?:#[^)]*)?\)")
@@ -49,8 +49,8 @@ def test_every_page_is_in_the_navigation_once() -> None:
     assert sorted(navigation(site["nav"])) == [str(page.relative_to(DOCS)) for page in PAGES]
 
 
-def test_every_page_is_in_one_of_the_parts() -> None:
-    assert {page.relative_to(DOCS).parts[0] for page in PAGES} == PARTS | {"index.md"}
+def test_every_page_is_in_one_of_the_sections() -> None:
+    assert {page.relative_to(DOCS).parts[0] for page in PAGES} == SECTIONS | {"index.md"}
 
 
 @pytest.mark.parametrize("page", [*FRONT, *PAGES], ids=lambda page: str(page.relative_to(ROOT)))
@@ -67,9 +67,9 @@ def test_pages_that_the_code_names_exist() -> None:
     assert [name for name in sorted(named) if not (ROOT / name).exists()] == []
 
 
-@pytest.mark.parametrize("part", ["how-to", "concepts"])
-def test_the_title_of_a_page_is_the_question_that_it_answers(part: str) -> None:
-    titles = [page.read_text(encoding="utf-8").partition("\n")[0] for page in sorted((DOCS / part).glob("*.md"))]
+@pytest.mark.parametrize("section", ["how-to", "concepts"])
+def test_the_title_of_a_page_is_the_question_that_it_answers(section: str) -> None:
+    titles = [page.read_text(encoding="utf-8").partition("\n")[0] for page in sorted((DOCS / section).glob("*.md"))]
     assert [title for title in titles if not (title.startswith("# ") and title.endswith("?"))] == []
 
 

@@ -67,10 +67,10 @@ publish:
     ],
 )
 def test_formatting_does_not_change_the_yaml_hash(old: str, new: str, catalog: Catalog) -> None:
-    one, other = parse_dag(DAG, catalog), parse_dag(DAG.replace(old, new), catalog)
-    assert one.yaml_hash == other.yaml_hash
-    assert one.canonical == other.canonical
-    assert len(one.yaml_hash) == 64
+    original, other = parse_dag(DAG, catalog), parse_dag(DAG.replace(old, new), catalog)
+    assert original.yaml_hash == other.yaml_hash
+    assert original.canonical == other.canonical
+    assert len(original.yaml_hash) == 64
 
 
 def test_the_yaml_hash_is_that_of_the_file_not_of_the_defaults_of_a_release(catalog: Catalog) -> None:
@@ -84,8 +84,10 @@ def changed(old: str, new: str, catalog: Catalog) -> set[str]:
     """The jobs whose datasets get a new generation."""
     assert old in DAG
     before, after = parse_dag(DAG, catalog), parse_dag(DAG.replace(old, new, 1), catalog)
-    one, other = generation_ids(before, ORG), generation_ids(after, ORG)
-    return {output.job for output, dataset in dataset_ids(after, ORG).items() if one.get(dataset) != other[dataset]}
+    old_ids, new_ids = generation_ids(before, ORG), generation_ids(after, ORG)
+    return {
+        output.job for output, dataset in dataset_ids(after, ORG).items() if old_ids.get(dataset) != new_ids[dataset]
+    }
 
 
 @pytest.mark.parametrize(
@@ -172,12 +174,12 @@ jobs:
   - {name: p, operator: pull, runtime: platform, source: {kind: manual}}
   - {name: u, operator: bundle, runtime: lambda, inputs: [{from: {job: p}}], udf: {bundle: a.zip, sha256: HASH}}
 """
-    one, same, other = (
+    first, same, other = (
         config_hash(parse_dag(text.replace("a.zip", name).replace("HASH", digest * 64), catalog).jobs[1])
         for name, digest in (("a.zip", "a"), ("b.zip", "a"), ("a.zip", "b"))
     )
-    assert one == same
-    assert one != other
+    assert first == same
+    assert first != other
 
 
 def test_datasets_keep_their_ids_when_everything_about_them_changes(catalog: Catalog) -> None:

@@ -82,7 +82,7 @@ def test_a_hostile_file_is_refused_at_its_place(
 ) -> None:
     with pytest.raises(InvalidDag) as refusal:
         parse_dag(text, catalog)
-    assert (code, line, column) in {(element.code, element.line, element.column) for element in refusal.value.problems}
+    assert (code, line, column) in {(problem.code, problem.line, problem.column) for problem in refusal.value.problems}
 
 
 def test_a_refused_value_is_not_complained_about_again(catalog: Catalog) -> None:

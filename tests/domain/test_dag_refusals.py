@@ -36,7 +36,7 @@ def cases() -> Iterator[Case]:
     table = (Path(__file__).parent / "dag_refusals.txt").read_text(encoding="utf-8")
     for block in table.split("\n## ")[1:]:
         name, expected, body = block.split("\n", 2)
-        code, field, suggestion = (None if part == "-" else part for part in expected.split(" | "))
+        code, field, suggestion = (None if item == "-" else item for item in expected.split(" | "))
         text = body.split("\n# ")[0]  # the title of the next group
         yield Case(name, (HEAD if text.startswith(" ") else "") + text, code or "", field or "", suggestion)
 
@@ -122,7 +122,7 @@ class Strict(BaseModel):
         ("5", ["this is the number 5, not a map"]),
     ],
 )
-def test_all_that_a_config_lacks_is_told_unless_it_is_no_config(
+def test_every_missing_field_of_a_config_is_reported_unless_it_is_no_config(
     config: str, output: list[str], catalog: Catalog
 ) -> None:
     strict = OperatorSpec(checked_by(Strict), frozenset({"platform"}))

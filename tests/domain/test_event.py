@@ -82,7 +82,7 @@ def test_a_label_cannot_pass_for_a_later_key() -> None:
 
 
 def test_an_event_is_one_however_often_it_is_sent() -> None:
-    one = Event(DATASET, VERSION, read_scope(partition_key="1-2"))
+    event = Event(DATASET, VERSION, read_scope(partition_key="1-2"))
     same = Event(DATASET, VERSION, read_scope(start=1, end=2))
-    assert one.id_from(TaskId(UUID(int=3))) == same.id_from(TaskId(UUID(int=3)))
-    assert one.id_from(TaskId(UUID(int=3))) != one.id_from(TaskId(UUID(int=4)))
+    assert event.id_from(TaskId(UUID(int=3))) == same.id_from(TaskId(UUID(int=3)))
+    assert event.id_from(TaskId(UUID(int=3))) != event.id_from(TaskId(UUID(int=4)))

@@ -31,8 +31,8 @@ def test_a_dataset_keeps_its_id_on_every_deploy() -> None:
     assert dataset_id(ORG, DagName("evm"), JobName("ingest"), 0) == UUID("14c1b6e2-0177-5ff8-98be-da52647e706c")
 
 
-def test_every_part_of_the_meaning_tells_ids_apart() -> None:
-    some = [
+def test_ids_differ_when_any_of_their_inputs_differs() -> None:
+    ids = [
         dataset_id(ORG, DagName("a"), JobName("b"), 0),
         dataset_id(OTHER, DagName("a"), JobName("b"), 0),
         dataset_id(ORG, DagName("a"), JobName("b"), 1),
@@ -48,4 +48,4 @@ def test_every_part_of_the_meaning_tells_ids_apart() -> None:
         invalidation_id(DatasetId(ORG), DatasetVersion(ORG), "a", "commit:1"),
         invalidation_id(DatasetId(ORG), DatasetVersion(ORG), "a", "commit:2"),
     ]
-    assert all(combination != other for combination, other in combinations(map(str, some), 2))
+    assert all(combination != other for combination, other in combinations(map(str, ids), 2))

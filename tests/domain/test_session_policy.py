@@ -60,9 +60,9 @@ def test_too_many_folders_are_refused_and_not_cut() -> None:
     assert len(session_policy(StorageGrant(few, frozenset()))) <= MAX_CHARS
 
 
-@pytest.mark.parametrize("parts", [("*",), ("a", ".."), ("a", ""), ("a/b",), ("${aws:username}",), ('x"',)])
-def test_a_folder_that_nobody_has_read_makes_no_policy(parts: tuple[str, ...]) -> None:
-    made = Folder("lake", parts)
+@pytest.mark.parametrize("segments", [("*",), ("a", ".."), ("a", ""), ("a/b",), ("${aws:username}",), ('x"',)])
+def test_a_folder_that_was_not_parsed_makes_no_policy(segments: tuple[str, ...]) -> None:
+    made = Folder("lake", segments)
     with pytest.raises(InvalidRequest):
         session_policy(StorageGrant(frozenset({made}), frozenset()))
 
@@ -96,7 +96,7 @@ WIDER = {
     "one of two resources": policy_of(an_allow(GET, ["arn:aws:s3:::lake/a/foo/*", "arn:aws:s3:::lake/b/*"])),
     "one of two actions": policy_of(an_allow([GET, PUT], "arn:aws:s3:::lake/a/foo/*")),
     "all actions": policy_of(an_allow("s3:*", "arn:aws:s3:::lake/a/foo/*")),
-    "an action nobody needs": policy_of(an_allow("s3:PutObjectAcl", "arn:aws:s3:::scratch/t/1/*")),
+    "an action that is not needed": policy_of(an_allow("s3:PutObjectAcl", "arn:aws:s3:::scratch/t/1/*")),
     "all but an action": policy_of(
         {"Effect": "Allow", "NotAction": "s3:PutObject", "Resource": "arn:aws:s3:::lake/a/foo/*"}
     ),

@@ -129,7 +129,7 @@ def test_a_with_is_seen_only_where_it_is_visible() -> None:
     assert check_sql(inner, {"t"}).tables == {"t"}
 
 
-def test_a_question_from_outside_may_ask_the_clock_and_a_job_may_not() -> None:
+def test_a_query_from_outside_may_read_the_clock_and_a_job_may_not() -> None:
     assert check_sql("SELECT now() AS x", {"t"}, deterministic=False)
     with pytest.raises(InvalidSql):
         check_sql("SELECT now() AS x", {"t"})
@@ -150,7 +150,7 @@ def test_a_job_says_how_tables_are_joined_and_a_query_from_outside_leaves_it_to_
     assert "BROADCAST" not in check_sql(query, {"t", "u"}).render({"t": "v", "u": "w"})
 
 
-def test_a_job_may_fill_gaps_and_a_question_only_small_ones() -> None:
+def test_a_job_may_fill_gaps_and_a_query_only_small_ones() -> None:
     query = "SELECT explode(sequence(a, b)) AS n FROM t"
     assert check_sql(query, {"t"}, bounded=False)
     with pytest.raises(InvalidSql, match="sequence"):

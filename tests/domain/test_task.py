@@ -33,7 +33,7 @@ def test_a_verb_leads_where_the_table_says_or_is_a_conflict(phase: Phase, verb: 
 
 
 @pytest.mark.parametrize("phase", Phase)
-def test_columns_and_phase_are_two_spellings_of_one_thing(phase: Phase) -> None:
+def test_columns_and_phase_convert_into_each_other(phase: Phase) -> None:
     waits = phase in {Phase.FAILED_WAITING, Phase.LOST_WAITING}
     assert phase_of(state_of(phase), waits=waits, timed_out=phase in LATE) is phase
 

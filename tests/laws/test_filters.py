@@ -101,12 +101,12 @@ def as_sql(tree: Filter) -> str:  # noqa: PLR0911 - one for each kind of node
             return f"{column} is not  null"
         case Not(In() as inner):
             return as_sql(inner).replace(" IN ", " not in ", 1)
-        case Not(part):
-            return f"NOT ({as_sql(part)})"
-        case AllOf(parts):
-            return " AND ".join(f"({as_sql(part)})" for part in parts)
-        case AnyOf(parts):
-            return "\nor ".join(f"({as_sql(part)})" for part in parts)
+        case Not(inner):
+            return f"NOT ({as_sql(inner)})"
+        case AllOf(filters):
+            return " AND ".join(f"({as_sql(inner)})" for inner in filters)
+        case AnyOf(filters):
+            return "\nor ".join(f"({as_sql(inner)})" for inner in filters)
 
 
 def literal_sql(value: Literal) -> str:
@@ -148,9 +148,9 @@ def test_sql_and_stored_json_both_lead_back_to_the_tree(tree: Filter) -> None:
 
 
 @given(st.permutations([parse_where("n = 1"), parse_where("s = 'x' or m > 2"), parse_where("not t is null")]))
-def test_order_of_parts_does_not_change_the_stored_form(parts: list[Filter]) -> None:
-    assert canonical(all_of(parts)) == canonical(all_of(reversed(parts)))
-    assert canonical(any_of([*parts, parts[0]])) == canonical(any_of(parts))
+def test_the_order_of_conditions_does_not_change_the_stored_form(filters: list[Filter]) -> None:
+    assert canonical(all_of(filters)) == canonical(all_of(reversed(filters)))
+    assert canonical(any_of([*filters, filters[0]])) == canonical(any_of(filters))
 
 
 @settings(max_examples=50)

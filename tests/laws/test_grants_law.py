@@ -46,13 +46,13 @@ def datasets(draw: st.DrawFn) -> GrantedDataset:
     )
 
 
-def told_apart(granted_dataset: GrantedDataset) -> object:
+def identity_of(granted_dataset: GrantedDataset) -> object:
     return granted_dataset.name if granted_dataset.access == "read" else granted_dataset.dataset_uuid
 
 
 CLAIMED = st.builds(
     Claimed,
-    st.lists(datasets(), max_size=5, unique_by=told_apart).map(tuple),
+    st.lists(datasets(), max_size=5, unique_by=identity_of).map(tuple),
     st.builds(S3Prefixes, st.lists(PREFIXES, max_size=3).map(tuple), st.lists(PREFIXES, max_size=3).map(tuple)),
 )
 
@@ -98,7 +98,7 @@ def test_views_are_the_datasets_that_may_be_read_and_no_others(claims: Claimed, 
 
 @SETTINGS
 @given(CLAIMED)
-def test_an_endpoint_is_open_to_whoever_has_something_to_do_there(claims: Claimed) -> None:
+def test_an_endpoint_is_open_to_a_task_that_has_a_grant_for_it(claims: Claimed) -> None:
     reads = any(dataset.access == "read" for dataset in claims.datasets)
     writes = any(dataset.access == "write" for dataset in claims.datasets)
     expected = {"heartbeat", "complete", "events", "logs"}

@@ -125,10 +125,10 @@ def test_a_value_is_read_as_it_was_written_and_refused_only_if_its_type_does_not
     with tempfile.TemporaryDirectory() as folder:
         path = stored(folder, column, is_list=is_list)
         table, left_out = read_table(path, "in/a.json", Shape("json", {"v": kind}, bad_lines=len(column)))
-        kept = [text for text in column if fits(text, kind)]
-        assert left_out == len(column) - len(kept)
+        readable = [text for text in column if fits(text, kind)]
+        assert left_out == len(column) - len(readable)
         assert table.schema.types == [arrow_type(kind)]
-        for found, text in zip(table["v"].to_pylist(), kept, strict=True):
+        for found, text in zip(table["v"].to_pylist(), readable, strict=True):
             check(found, text, kind)
         if left_out:
             try:
@@ -147,8 +147,8 @@ def test_a_guessed_type_holds_every_value_that_it_was_guessed_from_but_numbers_b
         path = stored(folder, column, is_list=False)
         kind = infer_columns(path, "in/a.json", Shape("json", {}))["v"]
         table, left_out = read_table(path, "in/a.json", Shape("json", {"v": kind}, bad_lines=len(column)))
-    kept = [text for text in column if fits(text, kind)]
-    assert left_out == len(column) - len(kept)
+    readable = [text for text in column if fits(text, kind)]
+    assert left_out == len(column) - len(readable)
     assert not left_out or kind == "double"
-    for found, text in zip(table["v"].to_pylist(), kept, strict=True):
+    for found, text in zip(table["v"].to_pylist(), readable, strict=True):
         check(found, text, kind)

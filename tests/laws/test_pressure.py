@@ -42,13 +42,13 @@ def worlds(draw: st.DrawFn) -> World:
     jobs = [job(number) for number in range(1, draw(st.integers(2, 7)) + 1)]
     pairs = [(item, other) for index, other in enumerate(jobs) for item in jobs[:index]]
     edges = [pair for pair in pairs if draw(st.booleans())]
-    some = st.sampled_from(jobs)
+    any_job = st.sampled_from(jobs)
     return World(
         jobs,
         edges,
-        draw(st.dictionaries(some, st.integers(1, 6))),
-        draw(st.dictionaries(some, st.integers(1, 6))),
-        {element: draw(st.sampled_from(Priority)) for element in jobs},
+        draw(st.dictionaries(any_job, st.integers(1, 6))),
+        draw(st.dictionaries(any_job, st.integers(1, 6))),
+        {job_id: draw(st.sampled_from(Priority)) for job_id in jobs},
     )
 
 
@@ -56,20 +56,20 @@ def worlds(draw: st.DrawFn) -> World:
 @given(worlds(), st.data())
 def test_a_job_is_paused_exactly_if_a_queue_below_it_reached_its_limit(world: World, data: st.DataObject) -> None:
     counts = st.integers(0, 8)
-    loads = {element: world.load(element, data.draw(counts), data.draw(counts)) for element in world.jobs}
+    loads = {job_id: world.load(job_id, data.draw(counts), data.draw(counts)) for job_id in world.jobs}
     found = pauses(loads.values(), world.edges)
-    for element in world.jobs:
-        share = 0.5 if world.priority[element] is Priority.BULK else 1
+    for job_id in world.jobs:
+        share = 0.5 if world.priority[job_id] is Priority.BULK else 1
         expected = set()
         for below in world.jobs:
             load = loads[below]
-            if element not in world.upstream(below) or load.depth == 0:
+            if job_id not in world.upstream(below) or load.depth == 0:
                 continue
             if load.max_depth is not None and load.depth >= load.max_depth * share:
                 expected.add((below, Threshold.DEPTH))
             if load.max_age_seconds is not None and load.oldest_seconds >= load.max_age_seconds * share:
                 expected.add((below, Threshold.AGE))
-        assert {(reason.queue, reason.threshold) for reason in found.get(element, ())} == expected
+        assert {(reason.queue, reason.threshold) for reason in found.get(job_id, ())} == expected
 
 
 @settings(max_examples=50, deadline=None)
@@ -77,35 +77,35 @@ def test_a_job_is_paused_exactly_if_a_queue_below_it_reached_its_limit(world: Wo
 def test_everything_drains_once_the_slow_consumer_recovers(world: World, data: st.DataObject) -> None:
     slow = data.draw(st.sampled_from(world.jobs))
     stuck_for = data.draw(st.integers(0, 12))
-    first = Counter({element: data.draw(st.integers(0, 6)) for element in world.jobs})
+    first = Counter({job_id: data.draw(st.integers(0, 6)) for job_id in world.jobs})
     waiting = Counter(first)
     # Each queue holds the step at which its tasks were made, oldest first.
-    queues: dict[JobId, list[int]] = {element: [] for element in world.jobs}
+    queues: dict[JobId, list[int]] = {job_id: [] for job_id in world.jobs}
     ended: Counter[JobId] = Counter()
     step = 0
     while waiting.total() or any(queues.values()):
         assert step < 2_000, "the DAG is stuck"
-        loads = [world.load(element, len(queue), step - queue[0] if queue else 0) for element, queue in queues.items()]
+        loads = [world.load(job_id, len(queue), step - queue[0] if queue else 0) for job_id, queue in queues.items()]
         paused = pauses(loads, world.edges)
-        for element in world.jobs:
-            while waiting[element] and element not in paused and len(queues[element]) < 50:
-                waiting[element] -= 1
-                queues[element].append(step)
-        for element in world.jobs:
-            if queues[element] and not (element == slow and step < stuck_for):
-                queues[element].pop(0)
-                ended[element] += 1
-                waiting.update(consumer for producer, consumer in world.edges if producer == element)
+        for job_id in world.jobs:
+            while waiting[job_id] and job_id not in paused and len(queues[job_id]) < 50:
+                waiting[job_id] -= 1
+                queues[job_id].append(step)
+        for job_id in world.jobs:
+            if queues[job_id] and not (job_id == slow and step < stuck_for):
+                queues[job_id].pop(0)
+                ended[job_id] += 1
+                waiting.update(consumer for producer, consumer in world.edges if producer == job_id)
         step += 1
-    for element in world.jobs:  # nothing was lost on the way, and nothing done twice
-        from_above = sum(ended[producer] for producer, consumer in world.edges if consumer == element)
-        assert ended[element] == first[element] + from_above
+    for job_id in world.jobs:  # nothing was lost on the way, and nothing done twice
+        from_above = sum(ended[producer] for producer, consumer in world.edges if consumer == job_id)
+        assert ended[job_id] == first[job_id] + from_above
 
 
 @settings(max_examples=50)
 @given(worlds(), st.integers(1, 8))
 def test_bulk_gives_way_before_normal(world: World, depth: int) -> None:
-    loads = [world.load(element, depth, 0) for element in world.jobs]
+    loads = [world.load(job_id, depth, 0) for job_id in world.jobs]
     as_normal = pauses([Load(x.job, x.depth, 0, x.max_depth) for x in loads], world.edges)
     as_bulk = pauses([Load(x.job, x.depth, 0, x.max_depth, None, Priority.BULK) for x in loads], world.edges)
     assert set(as_normal) <= set(as_bulk)
@@ -120,7 +120,7 @@ def test_a_pause_says_which_queue_which_threshold_and_how_far() -> None:
     }
 
 
-def test_a_ring_of_datasets_pauses_nobody_by_its_own_queue() -> None:
+def test_a_cycle_of_datasets_pauses_no_job_by_its_own_queue() -> None:
     a, b = job(1), job(2)
     found = pauses([Load(a, 9, 0, max_depth=1), Load(b, 0, 0)], [(a, b), (b, a)])
     assert set(found) == {b}

@@ -85,7 +85,7 @@ def test_postgres_keeps_what_spark_would_keep(data: Connection, rows: list[dict[
             insert = f"INSERT INTO hot.t (place, {names}) VALUES (%s, {', '.join(['%s'] * len(VALUES))})"  # noqa: S608
             data.execute(insert.encode(), (place, *(row[name] for name in VALUES)))
         found = data.execute(f"SELECT place FROM hot.t WHERE {said} ORDER BY place".encode()).fetchall()  # noqa: S608
-    assert [place for (place,) in found] == [place for place, row in enumerate(rows) if keeps(pushed, row) is True]
+    assert [place for (place,) in found] == [place for place, row in enumerate(rows) if matches(pushed, row) is True]
 
 
 @settings(max_examples=200, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
@@ -147,10 +147,10 @@ def test_names_and_types_that_cannot_be_are_refused() -> None:
         columns_of(spark_types.StructType().add("x", spark_types.ArrayType(spark_types.LongType())))
 
 
-def keeps(pushed: ds.Filter, row: dict[str, Any]) -> bool | None:  # noqa: PLR0911 - one line for each kind
+def matches(pushed: ds.Filter, row: dict[str, Any]) -> bool | None:  # noqa: PLR0911 - one line for each kind
     """Spark's meaning, in Python; None is SQL's unknown."""
     if isinstance(pushed, ds.Not):
-        inner = keeps(pushed.child, row)
+        inner = matches(pushed.child, row)
         return None if inner is None else not inner
     value = row[pushed.attribute[0]]  # type: ignore[attr-defined]
     if isinstance(pushed, ds.IsNull):

@@ -1,6 +1,6 @@
-"""Any sequence of queue verbs, by two processes, against a model of the entry and a real Postgres.
+"""Any sequence of queue verbs, by two processes, on a model of the queue and on a real Postgres.
 
-Time is moved by hand: what passes in the model is taken off every moment that the queue remembers. Durations are
+Time is moved by the test: what passes in the model is taken off every moment that the queue remembers. Durations are
 hundreds of seconds, so that the few that really pass change nothing.
 """
 
@@ -92,7 +92,7 @@ class Model:
         )
         self.receipts.append(delivery.receipt)
 
-    def forget(self, acked: Iterable[Receipt]) -> None:
+    def remove(self, acked: Iterable[Receipt]) -> None:
         gone = set(acked)
         self.seen = {key: message for key, message in self.seen.items() if message.receipt not in gone}
 
@@ -105,7 +105,7 @@ class Model:
 
 
 class World:
-    """Two processes that use the queue, and the hand that moves the clock. It outlives the runs."""
+    """Two processes that use the queue, and a clock that the test moves. It outlives the runs."""
 
     def __init__(self, dsn: str) -> None:
         self.loop = asyncio.Runner()
@@ -167,7 +167,7 @@ class QueueMachine(RuleBasedStateMachine):
         chosen = self.choose(data)
         counted = {receipt for receipt in chosen if self.model.newest(receipt)}
         assert self.run(self.processes[who].ack(self.name, chosen)) == counted
-        self.model.forget(counted)
+        self.model.remove(counted)
 
     @precondition(lambda self: self.model.receipts)
     @rule(who=EITHER, data=st.data(), visibility=HUNDREDS)
@@ -218,7 +218,7 @@ class QueueMachine(RuleBasedStateMachine):
             message.receipt for message in self.model.alive() if message.receipt and message.visible_at > self.model.now
         ]
         assert self.run(self.processes[who].ack(self.name, held)) == set(held)
-        self.model.forget(held)
+        self.model.remove(held)
         assert all(message.receives == MAX_RECEIVES for message in self.model.alive())
 
     @invariant()
@@ -235,7 +235,7 @@ class QueueMachine(RuleBasedStateMachine):
         return data.draw(st.lists(st.sampled_from(self.model.receipts), min_size=1, max_size=4, unique=True))
 
 
-def test_the_queue_keeps_its_promise_in_any_order_of_events(queue_db: str) -> None:
+def test_the_queue_keeps_its_guarantees_in_any_order_of_events(queue_db: str) -> None:
     world = World(queue_db)
 
     class Machine(QueueMachine):

@@ -43,7 +43,7 @@ MANY = st.lists(spans(), max_size=8)
 
 
 def numbers(*ranges: Range) -> set[int]:
-    return {number for element in ranges for number in range(element.start, element.stop)}
+    return {number for span in ranges for number in range(span.start, span.stop)}
 
 
 @given(WIDE)
@@ -144,8 +144,8 @@ def test_intersect_and_subtract_are_those_of_sets(item: list[Range], others: lis
 @given(MANY, st.randoms())
 def test_of_ranges_that_replace_each_other_the_latest_keeps_each_number(ranges: list[Range], order: Random) -> None:
     commits = order.sample(range(100), len(ranges))
-    kept = not_replaced(list(zip(ranges, commits, strict=True)))
-    for span, commit, left in zip(ranges, commits, kept, strict=True):
+    remaining = not_replaced(list(zip(ranges, commits, strict=True)))
+    for span, commit, left in zip(ranges, commits, remaining, strict=True):
         later = numbers(*(other for other, number in zip(ranges, commits, strict=True) if number > commit))
         assert numbers(*left) == numbers(span) - later
         assert left == merge(left)
@@ -153,9 +153,9 @@ def test_of_ranges_that_replace_each_other_the_latest_keeps_each_number(ranges: 
 
 @given(MANY, spans())
 def test_tiles_means_each_number_once(ranges: list[Range], whole: Range) -> None:
-    counted = [number for element in ranges for number in range(element.start, element.stop)]
+    counted = [number for span in ranges for number in range(span.start, span.stop)]
     assert tiles(ranges, whole) == (sorted(counted) == list(range(whole.start, whole.stop)))
-    exact = not holes(ranges, whole) and not overlapping(ranges) and all(whole.covers(element) for element in ranges)
+    exact = not holes(ranges, whole) and not overlapping(ranges) and all(whole.covers(span) for span in ranges)
     assert tiles(ranges, whole) == exact
 
 

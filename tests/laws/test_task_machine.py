@@ -138,7 +138,7 @@ class TaskMachine(RuleBasedStateMachine):
 
     @rule(task=tasks)
     def lose(self, task: UUID) -> None:
-        """The worker falls silent and the reaper comes by."""
+        """The worker is silent and its lease is expired."""
         model = self.models[task]
         if model.phase is not Phase.RUNNING:
             return
@@ -184,16 +184,18 @@ class TaskMachine(RuleBasedStateMachine):
     def teardown(self) -> None:
         try:
             if self.models:
-                self._every_completion_gave_one_task()
+                self._assert_one_task_per_completion()
         finally:
             self.do(self.stack.aclose())
             self.loop.close()
 
-    def _every_completion_gave_one_task(self) -> None:
+    def _assert_one_task_per_completion(self) -> None:
         self.do(drained(self.control))
         made = self.do(tasks_of(self.control, self.chain, "second"))
-        told = [m for m in self.models.values() if m.phase is Phase.COMPLETED and m.accepted and m.accepted.events]
-        assert len(made) == len(told)
+        with_events = [
+            m for m in self.models.values() if m.phase is Phase.COMPLETED and m.accepted and m.accepted.events
+        ]
+        assert len(made) == len(with_events)
         assert all(model.completed <= 1 for model in self.models.values())
 
     async def _claims(self, answer: Claimed) -> Claims:
@@ -211,7 +213,7 @@ class TaskMachine(RuleBasedStateMachine):
             "Completed": {},
             "event": {"events": [self.chain.event("first", cursor=number)]},
             "Failed": {"status": "Failed", "error_message": "no luck"},
-            "busy": {"status": "Failed", "error_message": "no room", "error_code": "busy"},
+            "busy": {"status": "Failed", "error_message": "no free place", "error_code": "busy"},
         }[how]  # type: ignore[assignment]
         request = completion(lease, **more)
         if not forged:

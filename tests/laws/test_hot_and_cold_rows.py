@@ -1,5 +1,5 @@
 """Whatever follows, reorganises, compacts and sweeps, and whenever a commit was pinned: a reader sees every block once,
-as it is now, or is told that its commit is too old.
+as it is now, or gets the error that its commit is too old.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class SeamMachine(RuleBasedStateMachine):
         self.blocks: list[BlockMark] = []
         self.truth: dict[int, list[Row]] = {}
         self.cold: list[list[Row]] = [[]]
-        """The Parquet rows in force at each commit."""
+        """The current Parquet rows at each commit."""
         self.compaction: Compaction | None = None
         self.swept: set[int] = set()
         """Commits of which something was swept."""
@@ -70,7 +70,7 @@ class SeamMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: self.blocks)
     @rule(place=st.integers(0, 40), count=st.integers(0, 2))
-    def write_one_block_again(self, place: int, count: int) -> None:
+    def rewrite_block(self, place: int, count: int) -> None:
         number = place % len(self.blocks)
         rows = self.rows(number, [count])
         rewrite(self.connection, {self.table: rows_of(rows)}, [self.blocks[number]])
@@ -89,8 +89,8 @@ class SeamMachine(RuleBasedStateMachine):
     def commit_it(self) -> None:
         done = self.compaction
         assert done is not None
-        kept = [row for row in self.cold[-1] if not done.start <= row[0] < done.stop]
-        self.cold.append(kept + done.rows)
+        others = [row for row in self.cold[-1] if not done.start <= row[0] < done.stop]
+        self.cold.append(others + done.rows)
         done.commit = len(self.cold) - 1
 
     @precondition(lambda self: self.compaction is not None and self.compaction.commit is not None)
@@ -172,8 +172,8 @@ class SeamMachine(RuleBasedStateMachine):
             view = view_of(held, self.table, start=start, stop=stop, commit=commit)
             rows: list[Row] = []
             for run in view.runs:
-                question = f"SELECT * FROM hot.{self.table.name} WHERE block_number >= %s AND block_number < %s"  # noqa: S608
-                rows += self.connection.execute(question.encode(), (run.start, run.stop)).fetchall()
+                sql = f"SELECT * FROM hot.{self.table.name} WHERE block_number >= %s AND block_number < %s"  # noqa: S608
+                rows += self.connection.execute(sql.encode(), (run.start, run.stop)).fetchall()
         taken = [*view.runs, *([view.gone] if view.gone else [])]
         rows += [
             row
