@@ -34,14 +34,14 @@ async def test_an_alert_is_sent_once_signed_and_known_by_its_id(house: House, re
         assert await house.items(alert, ["a"]) == 0, "routed again, it is the same item"
         assert await house.settled() == {"a": ("Sent", 1, None)}
     (got,) = receiver.got
-    parts = dict(part.split("=", 1) for part in got.headers["x-trace-signature"].split(","))
-    expected = hmac.new(SECRET.encode(), parts["t"].encode() + b"." + got.body, hashlib.sha256).hexdigest()
-    assert hmac.compare_digest(parts["v1"], expected)
-    assert abs(int(parts["t"]) - now()) < 300
-    told = json.loads(got.body)
-    assert told["delivery_id"] == got.id
-    assert told["alert"] == {"id": str(alert), "name": "whales"}
-    assert told["event"] == {"dedupe_key": "a", "block_number": 7}
+    signature = dict(field.split("=", 1) for field in got.headers["x-trace-signature"].split(","))
+    expected = hmac.new(SECRET.encode(), signature["t"].encode() + b"." + got.body, hashlib.sha256).hexdigest()
+    assert hmac.compare_digest(signature["v1"], expected)
+    assert abs(int(signature["t"]) - now()) < 300
+    body = json.loads(got.body)
+    assert body["delivery_id"] == got.id
+    assert body["alert"] == {"id": str(alert), "name": "whales"}
+    assert body["event"] == {"dedupe_key": "a", "block_number": 7}
     assert SECRET not in str(got.headers)
     assert house.metrics.registry.get_sample_value("trace_deliveries_total", {"outcome": "Sent"}) == 1
 
@@ -124,8 +124,8 @@ async def test_two_processes_never_send_the_same_alert(house: House, receiver: R
     await house.channel()
     alert = await house.alert()
     keys = [f"k{number}" for number in range(120)]
-    told = TOLD.model_copy(update={"per_channel": 16})
-    async with house.delivering(house.courier(told)), house.delivering(house.courier(told)):
+    settings = TOLD.model_copy(update={"per_channel": 16})
+    async with house.delivering(house.courier(settings)), house.delivering(house.courier(settings)):
         await house.items(alert, keys[:60])
         await house.items(alert, keys[60:])
         states = await house.settled()
@@ -133,13 +133,15 @@ async def test_two_processes_never_send_the_same_alert(house: House, receiver: R
     assert sorted(got.key for got in receiver.got) == sorted(keys)
 
 
-async def test_a_slow_receiver_holds_up_nobody_else(house: House, receiver: Receiver) -> None:
+async def test_a_slow_receiver_does_not_delay_the_others(house: House, receiver: Receiver) -> None:
     receiver.hold, receiver.held_path = threading.Event(), "/slow"
     await house.channel("slow", receiver.url("/slow"))
     await house.channel("ops")
     slow, quick = await house.alert("slow", channels=["slow"]), await house.alert("quick")
-    told = TOLD.model_copy(update={"concurrency": 4, "per_channel": 2, "timeout_seconds": 60.0, "lease_seconds": 200.0})
-    async with house.delivering(house.courier(told)):
+    settings = TOLD.model_copy(
+        update={"concurrency": 4, "per_channel": 2, "timeout_seconds": 60.0, "lease_seconds": 200.0}
+    )
+    async with house.delivering(house.courier(settings)):
         await house.items(slow, [f"s{number}" for number in range(20)], channel="slow")
         await until(lambda: len(receiver.got) == 2)
         await house.items(quick, [f"q{number}" for number in range(20)])
@@ -154,7 +156,7 @@ async def test_what_a_lost_process_had_taken_is_sent_by_another_when_its_lease_i
     alert = await house.alert()
     await house.items(alert, ["a"])
     (lost,) = await take(house.pool, 10, {}, TOLD)
-    assert not await take(house.pool, 10, {}, TOLD), "while it is leased, nobody else has it"
+    assert not await take(house.pool, 10, {}, TOLD), "while it is leased, no other process gets it"
     await house.pool.execute("UPDATE alerts.deliveries SET due_at = now()")  # so long has passed
     async with house.delivering():
         assert (await house.settled())["a"][:2] == ("Sent", 2)
@@ -181,8 +183,8 @@ async def test_a_dispatcher_that_is_away_costs_no_attempt(house: House, receiver
     await house.channel()
     alert = await house.alert()
     await house.items(alert, ["a"])
-    async with httpx.AsyncClient(base_url="https://127.0.0.1:1", trust_env=False) as nobody:
-        courier = AlertSender(house.pool, Targets(DispatcherClient(nobody), 0), Sender(0), TOLD, Metrics())
+    async with httpx.AsyncClient(base_url="https://127.0.0.1:1", trust_env=False) as unreachable:
+        courier = AlertSender(house.pool, Targets(DispatcherClient(unreachable), 0), Sender(0), TOLD, Metrics())
         async with house.delivering(courier):
             await until(lambda: _said(house))
     assert (await house.states())["a"][1] == 0
@@ -239,11 +241,11 @@ async def test_deliveries_are_shown_by_page_to_their_own_organisation_alone(hous
     assert (len(first["deliveries"]), len(rest["deliveries"]), rest["next"]) == (3, 2, None)
     assert (await house.got(READER, "GET", "/v1/alerts/deliveries?alert=other"))["deliveries"] == []
     assert (await house.got(RIVAL, "GET", "/v1/alerts/deliveries"))["deliveries"] == []
-    one = first["deliveries"][0]["id"]
+    delivery = first["deliveries"][0]["id"]
     for user, path, status in (
-        (RIVAL, f"/v1/alerts/deliveries/{one}/retry", 404),
-        (READER, f"/v1/alerts/deliveries/{one}/retry", 403),
-        (WRITER, f"/v1/alerts/deliveries/{one}/retry", 409),
+        (RIVAL, f"/v1/alerts/deliveries/{delivery}/retry", 404),
+        (READER, f"/v1/alerts/deliveries/{delivery}/retry", 403),
+        (WRITER, f"/v1/alerts/deliveries/{delivery}/retry", 409),
         (WRITER, f"/v1/alerts/deliveries/{uuid4()}/retry", 404),
         (WRITER, "/v1/alerts/deliveries/..%2f/retry", 404),
     ):

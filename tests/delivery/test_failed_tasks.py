@@ -42,7 +42,7 @@ async def lose_for_good(control: Control, chain: Chain) -> str:
     return str(task.task.task_id)
 
 
-async def test_a_task_that_failed_for_good_is_told_once_to_each_channel_of_its_organisations_alert(
+async def test_a_task_that_failed_permanently_is_sent_once_to_each_channel_of_its_organisations_alert(
     house: House, receiver: Receiver
 ) -> None:
     control = house.system.control
@@ -52,7 +52,7 @@ async def test_a_task_that_failed_for_good_is_told_once_to_each_channel_of_its_o
     await house.alert("task_failed", user=USER)
     await fail_for_good(control, other, "of an organisation that defines none")
     failed = {await fail_for_good(control, chain, "no luck"), await lose_for_good(control, chain)}
-    revived = await fail_for_good(control, chain, "and retried before anybody looked")
+    revived = await fail_for_good(control, chain, "and retried before the alert was sent")
     await house.got(USER, "POST", f"/v1/tasks/{revived}/retry")
     await drained(control)
     # The same entries once more, as after a crash between publish and mark.
@@ -73,8 +73,8 @@ async def test_a_task_that_failed_for_good_is_told_once_to_each_channel_of_its_o
     stop.set()
     await draining
     assert states == {f"task:{task}": ("Sent", 1, None) for task in failed}
-    told = {body["event"]["payload"]["task_id"]: body for body in (json.loads(got.body) for got in receiver.got)}
-    assert told.keys() == failed
-    assert {body["event"]["payload"]["fault"] for body in told.values()} == {"job", "platform"}
-    first = next(body for body in told.values() if body["event"]["payload"]["fault"] == "job")
+    bodies = {body["event"]["payload"]["task_id"]: body for body in (json.loads(got.body) for got in receiver.got)}
+    assert bodies.keys() == failed
+    assert {body["event"]["payload"]["fault"] for body in bodies.values()} == {"job", "platform"}
+    first = next(body for body in bodies.values() if body["event"]["payload"]["fault"] == "job")
     assert (first["alert"]["name"], first["event"]["payload"]["error"]) == ("task_failed", "no luck")

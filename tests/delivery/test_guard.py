@@ -179,33 +179,33 @@ async def test_only_https_and_the_ports_of_the_settings_are_reached() -> None:
 
 
 async def test_an_allowed_network_is_open_and_nothing_beside_it() -> None:
-    told = DeliverySettings(allow="10.1.0.0/16 fd00:1::/32")
-    assert await find_destination("http://in.example.org:8080/", told, says("10.1.2.3"))
-    assert await find_destination("http://in.example.org:8080/", told, says("::ffff:10.1.2.3"))
-    assert await find_destination("http://in.example.org:8080/", told, says("fd00:1::5"))
+    settings = DeliverySettings(allow="10.1.0.0/16 fd00:1::/32")
+    assert await find_destination("http://in.example.org:8080/", settings, says("10.1.2.3"))
+    assert await find_destination("http://in.example.org:8080/", settings, says("::ffff:10.1.2.3"))
+    assert await find_destination("http://in.example.org:8080/", settings, says("fd00:1::5"))
     for answer in (("10.2.0.1",), ("10.1.2.3", "10.2.0.1"), ("fd00:2::1",)):
         with pytest.raises(DestinationRefused):
-            await find_destination("https://in.example.org/", told, says(*answer))
+            await find_destination("https://in.example.org/", settings, says(*answer))
     with pytest.raises(DestinationRefused, match="https"):
-        await find_destination("http://in.example.org/", told, says("10.1.2.3", PUBLIC))
+        await find_destination("http://in.example.org/", settings, says("10.1.2.3", PUBLIC))
 
 
 async def test_a_name_is_looked_up_once_and_what_was_checked_is_what_is_called(
     house: House, receiver: Receiver
 ) -> None:
-    """A name server that changes its mind after the check (rebinding) is not asked a second time."""
-    asked: list[str] = []
+    """A name server that changes its mind after the check (rebinding) is not queried a second time."""
+    lookups: list[str] = []
 
     async def rebinding(host: str, port: int) -> Sequence[str]:
         del port
-        asked.append(host)
-        return ["127.0.0.1"] if len(asked) == 1 else ["127.0.0.2"]
+        lookups.append(host)
+        return ["127.0.0.1"] if len(lookups) == 1 else ["127.0.0.2"]
 
     await house.channel("ops", f"http://hook.example.org:{receiver.port}/x")
     await house.items(await house.alert(), ["a"])
     async with house.delivering(house.courier(resolve=rebinding)):
         assert (await house.settled())["a"][0] == "Sent"
-    assert asked == ["hook.example.org"]
+    assert lookups == ["hook.example.org"]
     (got,) = receiver.got
     assert got.headers["host"] == f"hook.example.org:{receiver.port}"
 
@@ -215,8 +215,8 @@ async def test_an_alert_to_our_own_network_fails_and_does_not_say_what_is_there(
 ) -> None:
     await house.channel("ops", receiver.url())
     await house.items(await house.alert(), ["a"])
-    told = TOLD.model_copy(update={"allow": "", "https_only": False, "ports": ""})
-    async with house.delivering(house.courier(told)):
+    settings = TOLD.model_copy(update={"allow": "", "https_only": False, "ports": ""})
+    async with house.delivering(house.courier(settings)):
         status, attempts, reason = (await house.settled())["a"]
     assert (status, attempts) == ("Failed", 1)
     assert reason == "the address is not a public one (see the setting delivery.allow)"
@@ -246,14 +246,14 @@ async def test_a_certificate_is_held_against_the_name_though_the_address_is_call
         await sender.close()
 
 
-@given(attempt=st.integers(1, 10_000), asked=st.one_of(st.none(), st.floats(0, 1e12)))
+@given(attempt=st.integers(1, 10_000), requested=st.one_of(st.none(), st.floats(0, 1e12)))
 @LAW
-def test_a_pause_is_never_longer_than_it_may_be_nor_shorter_than_asked_within_that(
-    attempt: int, asked: float | None
+def test_a_pause_is_never_longer_than_the_maximum_and_else_not_shorter_than_requested(
+    attempt: int, requested: float | None
 ) -> None:
-    pause = pause_before_next(attempt, asked, STRICT)
+    pause = pause_before_next(attempt, requested, STRICT)
     assert STRICT.backoff_seconds / 2 <= pause <= STRICT.backoff_max_seconds
-    assert pause >= min(asked or 0, STRICT.backoff_max_seconds)
+    assert pause >= min(requested or 0, STRICT.backoff_max_seconds)
 
 
 @pytest.mark.parametrize(
@@ -271,7 +271,7 @@ def test_a_pause_is_never_longer_than_it_may_be_nor_shorter_than_asked_within_th
         ("Thu, 01 Jan 1970 00:01:00", 60.0),
     ],
 )
-def test_a_receivers_wish_is_read_in_both_its_forms(header: str | None, seconds: float | None) -> None:
+def test_retry_after_is_read_in_both_its_forms(header: str | None, seconds: float | None) -> None:
     assert retry_after(header, datetime(1970, 1, 1, tzinfo=UTC)) == seconds
 
 

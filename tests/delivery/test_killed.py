@@ -33,7 +33,7 @@ AT_DELIVERY = [item for item in POINTS if item.startswith("delivery.")]
 AT_ROUTE = [item for item in POINTS if item.startswith("alert_route.")]
 ROOT = Path(__file__).parents[2]
 SECONDS = 90
-TOLD: dict[str, Any] = {
+DELIVERY: dict[str, Any] = {
     "allow": "127.0.0.0/8",
     "backoff_seconds": 0.05,
     "backoff_max_seconds": 0.2,
@@ -108,14 +108,14 @@ async def test_a_delivery_process_dies_at_each_point_and_every_alert_is_sent_und
         system.dispatcher()
         org, alert = await an_alert(system, caller, receiver.url())
         for point in AT_DELIVERY:
-            child = system.delivery(data_db, point=point, **TOLD)
+            child = system.delivery(data_db, point=point, **DELIVERY)
             new = [f"{point} {number}" for number in range(3)]
             keys += new
             assert routed(data_db, org, alert, new) == 3
             await dies_at(child, point)
             assert routed(data_db, org, alert, new) == 0, "routed again, nothing is new"
             rows(data_db, PASSED)
-        last = system.delivery(data_db, **TOLD)
+        last = system.delivery(data_db, **DELIVERY)
         await until_sent(data_db)
         await last.kill(signal.SIGTERM)
     ended = rows(data_db, "SELECT dedupe_key, status::text, id::text FROM alerts.deliveries")
@@ -124,7 +124,7 @@ async def test_a_delivery_process_dies_at_each_point_and_every_alert_is_sent_und
     got = {(item.key, item.id) for item in receiver.got}
     assert got == {(key, own) for key, _, own in ended}, "each at least once, always under its own id"
     most = max(Counter(item.key for item in receiver.got).values())
-    assert most <= 1 + len(AT_DELIVERY), "and again only when somebody died over it"
+    assert most <= 1 + len(AT_DELIVERY), "and again only when a process died while sending it"
 
 
 async def test_a_process_that_froze_under_its_lease_and_wakes_changes_nothing(
@@ -133,11 +133,11 @@ async def test_a_process_that_froze_under_its_lease_and_wakes_changes_nothing(
     async with calling(system) as caller:
         system.dispatcher()
         org, alert = await an_alert(system, caller, receiver.url())
-        frozen = system.delivery(data_db, point="delivery.sent", how="stop", **TOLD)
+        frozen = system.delivery(data_db, point="delivery.sent", how="stop", **DELIVERY)
         routed(data_db, org, alert, ["a"])
         assert await frozen.stopped(), frozen.said()
         rows(data_db, PASSED)
-        system.delivery(data_db, **TOLD)
+        system.delivery(data_db, **DELIVERY)
         await until_sent(data_db)
         ended = rows(data_db, "SELECT status::text, attempts, settled_at FROM alerts.deliveries")
         frozen.send(signal.SIGCONT)
@@ -148,35 +148,33 @@ async def test_a_process_that_froze_under_its_lease_and_wakes_changes_nothing(
 
 
 async def test_a_worker_dies_while_it_routes_and_its_retry_makes_no_second_item(data_db: str) -> None:
-    asked: dict[str, Any] = {
+    request: dict[str, Any] = {
         "data": data_db,
         "org": str(uuid4()),
         "alert": str(uuid4()),
         "rows": [],
     }
     events = [
-        {"alert_definition_id": asked["alert"], "dedupe_key": f"k{n}", "event_time": n, "severity": "info"}
+        {"alert_definition_id": request["alert"], "dedupe_key": f"k{n}", "event_time": n, "severity": "info"}
         for n in range(1500)
     ]
-    asked["rows"] = events
+    request["rows"] = events
     there = []
     for point in [*AT_ROUTE, None]:
-        code = await _route({**asked, "point": point})
+        code = await _route({**request, "point": point})
         assert code == (-signal.SIGKILL if point else 0)
         there.append(rows(data_db, "SELECT dedupe_key, channel FROM alerts.deliveries ORDER BY 1, 2"))
-    assert [len(functions) for functions in there] == [0, 2000, 3000], (
-        "a thousand events at a time, each of them or none"
-    )
+    assert [len(items) for items in there] == [0, 2000, 3000], "a thousand events at a time, each of them or none"
     assert len(set(there[-1])) == 3000
 
 
-async def _route(asked: dict[str, Any]) -> int:
+async def _route(request: dict[str, Any]) -> int:
     child = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "tests.support.programs.alert_worker"),
         cwd=ROOT,
         stdin=asyncio.subprocess.PIPE,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
     )
-    await child.communicate(json.dumps(asked).encode())
+    await child.communicate(json.dumps(request).encode())
     assert child.returncode is not None
     return child.returncode

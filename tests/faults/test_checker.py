@@ -40,7 +40,7 @@ SPOILED = {
 }
 
 
-async def test_each_promise_is_missed_when_it_is_broken(system: System) -> None:
+async def test_each_guarantee_is_reported_when_it_is_broken(system: System) -> None:
     async with calling(system) as caller:
         traffic = Traffic(system, caller)
         system.dispatcher()

@@ -16,7 +16,7 @@ HOUR = 3600
 
 
 async def test_wrong_and_jumping_clocks_change_nothing(system: System, tmp_path: Path) -> None:
-    """A token is refused nowhere: the worker by hand takes no other refusal than a lost lease."""
+    """No token is refused: the test's own worker accepts no refusal but a lost lease."""
     ahead, behind = tmp_path / "ahead", tmp_path / "behind"
     set_clocks(ahead, 7 * HOUR, behind, -7 * HOUR)
     async with calling(system, replicas=2) as caller:

@@ -1,4 +1,4 @@
-"""Connections to the state database are few: nobody waits for a second one, nor for ever, and a stuck pool ends."""
+"""Connections to the state database are few: no code waits for a second one or forever, and a stuck pool ends."""
 
 from __future__ import annotations
 
@@ -78,11 +78,11 @@ async def test_code_that_acquires_a_second_connection_is_found(
     control: Control, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     chain = await deploy_chain(control)
-    one_more = trigger_verb._manual_source
+    original = trigger_verb._manual_source
 
     async def takes_another(control: Control, *more: Any) -> Job:
         await control.jobs.get(chain.jobs["first"])
-        return await one_more(control, *more)
+        return await original(control, *more)
 
     monkeypatch.setattr(trigger_verb, "_manual_source", takes_another)
     with pytest.raises(SecondConnection, match=r"store/jobs\.py:\d+ acquires .* .*/trigger\.py:\d+"):
@@ -99,7 +99,7 @@ async def test_waiting_for_a_connection_ends_with_a_typed_refusal_and_then_goes_
 async def test_a_dispatcher_whose_pool_is_stuck_refuses_with_503_and_then_ends(system: System, tmp_path: Path) -> None:
     sign = tmp_path / "hold"
     child = system.dispatcher(hold=sign, pool_max=2, acquire_seconds=0.1, stuck_seconds=8.0)
-    async with asking(system) as http:
+    async with worker_client(system) as http:
         await until_ready(http)
         sign.touch()
         refused = await _first_refusal(http)
@@ -110,7 +110,7 @@ async def test_a_dispatcher_whose_pool_is_stuck_refuses_with_503_and_then_ends(s
         assert await eventually(lambda: not child.alive(), 60)
     assert "is stuck" in child.said()
     again = system.dispatcher()  # as its supervisor would
-    async with asking(system) as http:
+    async with worker_client(system) as http:
         await until_ready(http)
     await again.kill()
 
@@ -121,8 +121,8 @@ async def test_a_dispatcher_whose_database_is_away_does_not_end_for_it(control: 
     async with control.pool.acquire():
         with pytest.raises(NoConnection):
             await control.pool.acquire(timeout=0.01)
-        with pytest.raises(OSError):  # noqa: PT011 - whatever the kernel says of a port where nobody listens
-            await control.pool.is_stuck("postgresql://nobody@127.0.0.1:1/none", 0.0)
+        with pytest.raises(OSError):  # noqa: PT011 - whatever the kernel says of a closed port
+            await control.pool.is_stuck("postgresql://user@127.0.0.1:1/none", 0.0)
 
 
 async def test_a_pool_that_lost_a_connection_still_knows_that_it_is_stuck(control: Control, state_db: str) -> None:
@@ -133,7 +133,7 @@ async def test_a_pool_that_lost_a_connection_still_knows_that_it_is_stuck(contro
     server = await asyncpg.connect(state_db)
     await server.execute("SELECT pg_terminate_backend($1)", cut.get_server_pid())
     await server.close()
-    await lost.wait()  # asyncpg has taken it back; whoever held it has not given it back
+    await lost.wait()  # asyncpg has taken it back; its holder has not released it
     async with control.pool.acquire():
         with pytest.raises(NoConnection):
             await control.pool.acquire(timeout=0.01)
@@ -142,7 +142,7 @@ async def test_a_pool_that_lost_a_connection_still_knows_that_it_is_stuck(contro
 
 
 @asynccontextmanager
-async def asking(system: System) -> AsyncIterator[httpx.AsyncClient]:
+async def worker_client(system: System) -> AsyncIterator[httpx.AsyncClient]:
     headers = {"x-trace-worker-token": WORKER_TOKEN, USER: FIRST_ADMIN}
     context = ssl.create_default_context(cafile=system.tls.ca)
     url = f"https://127.0.0.1:{system.listeners[0][1]}"

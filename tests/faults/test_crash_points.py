@@ -1,7 +1,7 @@
 """A process dies at every commit and every side effect there is, and nothing is lost or counted twice.
 
 A chain of processes, each armed for one point: each must die there, and the next goes on with what it left, while
-people and tasks go on asking. A point at which nobody dies fails the test. Then all drains, and the history is read.
+users and tasks go on. A point at which no process dies fails the test. Then all drains, and the history is read.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ async def test_a_dispatcher_dies_while_it_clears_up_and_only_what_is_old_is_gone
         await first.kill()
         await system.pool.execute(OLD_ATTEMPTS)
         for point in CLEARING:
-            await system.pool.execute(OLD_PROMISES)
+            await system.pool.execute(OLD_ENTRIES)
             await dies_at(system.dispatcher(point=point), point)
         system.dispatcher()
         while await system.pool.fetchval(UNCLEARED):  # noqa: ASYNC110 - the Dispatcher clears it
@@ -132,7 +132,7 @@ async def test_a_dispatcher_dies_while_it_clears_up_and_only_what_is_old_is_gone
 OLD_ATTEMPTS = """
 UPDATE task_attempts SET started_at = started_at - interval '2 h', ended_at = ended_at - interval '2 h'
 """
-OLD_PROMISES = """
+OLD_ENTRIES = """
 INSERT INTO outbox (org_id, kind, status, attempts, payload, available_at, created_at, processed_at)
 SELECT o.id, 'route_event', 'Done', 1, jsonb_build_object('event_id', gen_random_uuid()), at, at, at
   FROM orgs o, (SELECT now() - interval '30 days' AS at), generate_series(1, 10)

@@ -15,7 +15,7 @@ ROUNDS = 8
 
 
 @pytest.mark.parametrize("more", range(3))
-async def test_a_queue_that_keeps_only_its_promise_is_enough(
+async def test_a_queue_with_only_the_documented_guarantees_is_enough(
     system: System, more: int, request: pytest.FixtureRequest
 ) -> None:
     seed = request.config.getoption("--fault-seed") + more
@@ -35,14 +35,14 @@ async def test_a_queue_that_keeps_only_its_promise_is_enough(
     await assert_kept(system.pool, system.queue_pool, traffic.accepted)
 
 
-async def test_a_wake_up_whose_publish_failed_stays_owed_until_it_is_published(system: System) -> None:
+async def test_a_wake_up_whose_publish_failed_stays_pending_until_it_is_published(system: System) -> None:
     async with calling(system) as caller:
         traffic = Traffic(system, caller)
         deaf = system.dispatcher(faults=Faults(seed=1, lost=1.0))
         await traffic.deploy()
         await traffic.trigger("span", start=0, end=29)
-        owed = "SELECT count(*) FROM outbox WHERE kind = 'enqueue_task' AND last_error LIKE 'lost before%'"
-        while not await system.pool.fetchval(owed):
+        failed_publishes = "SELECT count(*) FROM outbox WHERE kind = 'enqueue_task' AND last_error LIKE 'lost before%'"
+        while not await system.pool.fetchval(failed_publishes):
             await system.elapse()
         assert await system.queue_pool.fetchval("SELECT count(*) FROM pgqueue.messages") == 0
         await deaf.kill()

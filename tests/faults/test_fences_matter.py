@@ -125,23 +125,23 @@ def test_these_are_all_the_fences_of_the_statements() -> None:
 
 def openings(condition: str) -> dict[str, str]:
     """What lets in too much beside the condition, by the name of the hole."""
-    if (asked := HOLDS_LEASE.fullmatch(condition)) is None:
+    if (arguments := HOLDS_LEASE.fullmatch(condition)) is None:
         return {ALWAYS: "true"}
-    attempt, token = asked.groups()
+    attempt, token = arguments.groups()
     holes = {ANY_ATTEMPT: f"holds_lease(t, t.attempt, {token})", ANY_TOKEN: f"holds_lease(t, {attempt}, t.lease_token)"}
     return {way: hole for way, hole in holes.items() if hole != condition}
 
 
-def test_every_statement_asks_for_attempt_and_lease_by_the_one_fence() -> None:
+def test_every_statement_checks_attempt_and_lease_by_the_one_fence() -> None:
     """Else a fence could be missing here, or mean something else."""
     spelled = re.compile(r"(?:lease_token|attempt) = (?:a\.|\$)")
-    asking = {
+    unfenced = {
         f"{path.stem}.{name}"
         for path in queries_module.FOLDER.glob("*.sql")
         for name, sql in queries_module.queries(path.stem).items()
         if spelled.search(sql) and "tasks t" in sql
     }
-    assert asking == {"claim.claim_tasks"}, "which stores the token of a new lease"
+    assert unfenced == {"claim.claim_tasks"}, "which stores the token of a new lease"
 
 
 @pytest.mark.parametrize("fence", FENCES, ids=" ".join)
@@ -197,10 +197,10 @@ def without(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callabl
 async def claimed_again(control: Control) -> None:
     """By who did not hear the answer."""
     chain = await deploy_chain(control)
-    asked = ClaimRequest(task_id=await a_task(control, chain), worker_id="w", claim_id=uuid4())
-    heard = await claimer(control)(asked)
+    request = ClaimRequest(task_id=await a_task(control, chain), worker_id="w", claim_id=uuid4())
+    heard = await claimer(control)(request)
     assert isinstance(heard, Claimed)
-    again = await claimer(control)(asked)
+    again = await claimer(control)(request)
     assert isinstance(again, Claimed)
     assert again.lease_token == heard.lease_token
 

@@ -1,4 +1,4 @@
-"""Whoever freezes and comes back, or is killed at any moment: who is stale stays stale, and all drains."""
+"""A process freezes and comes back, or is killed at any moment: a stale one stays stale, and all work drains."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ async def test_a_worker_frozen_beyond_its_lease_cannot_commit_when_it_wakes(syst
 
 
 async def _stops(system: System, frozen: Child, point: str) -> bool:
-    """Of two reapers either ends a lease that ran out: there must be some, until it was this one."""
+    """Either of two replicas ends an expired lease: leases expire until this one did it."""
     for _ in range(30):
         if await frozen.stopped(4):
             return True
@@ -79,7 +79,7 @@ async def test_a_dispatcher_that_froze_and_was_replaced_does_no_harm_when_it_wak
             for point in FROZEN_AT:
                 frozen = system.dispatcher(point=point, how="stop")
                 assert await _stops(system, frozen, point), f"{point} was never hit: {frozen.said()}"
-                await system.elapse()  # what it holds is anybody's
+                await system.elapse()  # its leases are over
                 await system.taken_over()
                 frozen.send(signal.SIGCONT)
                 await caller.until_ready(replica=0)
@@ -87,7 +87,7 @@ async def test_a_dispatcher_that_froze_and_was_replaced_does_no_harm_when_it_wak
                 await frozen.kill()
             stopping = system.dispatcher()
             await traffic.round()
-            await stopping.kill(signal.SIGTERM)  # it stops when it is told to, in the middle of its work
+            await stopping.kill(signal.SIGTERM)  # it stops on SIGTERM, in the middle of its work
     await assert_kept(system.pool, system.queue_pool, traffic.accepted)
 
 

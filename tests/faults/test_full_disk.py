@@ -1,4 +1,4 @@
-"""A full disk is a typed 503 that names it, and what was acknowledged is stored. When there is room, all goes on.
+"""A full disk is a typed 503 that names it, and what was acknowledged is stored. When there is space, all goes on.
 
 The state database lies in a tablespace on a small file system of its own, which the test fills.
 """
@@ -14,7 +14,7 @@ import httpx
 import psycopg
 import pytest
 
-from tests.faults.test_connections import asking, until_ready
+from tests.faults.test_connections import until_ready, worker_client
 from tests.support.faults.small_disk import fill, small_disk
 from tests.support.postgres import RunningServer
 from tests.support.systems.gateway import DAG, System
@@ -57,10 +57,10 @@ async def trace(
             admin.execute(f"DROP TABLESPACE {name}".encode())
 
 
-async def test_a_full_disk_of_postgres_is_a_503_that_names_it_until_there_is_room(trace: System, disk: Path) -> None:
+async def test_a_full_disk_of_postgres_is_a_503_that_names_it_until_there_is_space(trace: System, disk: Path) -> None:
     made = await trace.got("acme|writer", "POST", "/v1/dags/shop/versions", json={"yaml": DAG})
-    wish = {"dag_version_id": made["dag_version_id"]}
-    await trace.got("acme|writer", "PUT", "/v1/dags/shop/active", json=wish)
+    body = {"dag_version_id": made["dag_version_id"]}
+    await trace.got("acme|writer", "PUT", "/v1/dags/shop/active", json=body)
     ballast, accepted, refused = fill(disk), 0, httpx.Response(200)
     while refused.is_success and accepted < 2000:
         refused = await trace.ask("acme|writer", "POST", TRIGGER, json={"cursor": accepted})
@@ -72,11 +72,11 @@ async def test_a_full_disk_of_postgres_is_a_503_that_names_it_until_there_is_roo
     assert refused.headers["retry-after"] == "10"
     ballast.unlink()
     await trace.got("acme|writer", "POST", TRIGGER, json={"cursor": accepted})
-    told = await trace.control.pool.fetchval("SELECT count(*) FROM events")
-    assert told == accepted + 1, "what was acknowledged is stored, and nothing else"
+    stored = await trace.control.pool.fetchval("SELECT count(*) FROM events")
+    assert stored == accepted + 1, "what was acknowledged is stored, and nothing else"
 
 
-async def test_a_full_disk_of_the_object_store_is_named_until_there_is_room(disk: Path) -> None:
+async def test_a_full_disk_of_the_object_store_is_named_until_there_is_space(disk: Path) -> None:
     objects, name = DiskObjects(disk / "objects"), ObjectName.parse("s3://trace/some/object")
     objects.put(ObjectName.parse("s3://trace/some/other"), b"small")
     ballast = fill(disk)
@@ -98,7 +98,7 @@ async def test_a_log_that_cannot_be_written_breaks_no_answer(system: Processes) 
         "log": {"level": "debug"},  # every answer is a line
     }
     child = system._start("dispatcher", more, {"point": None, "nth": 1, "how": "kill"}, None)
-    async with asking(system) as http:
+    async with worker_client(system) as http:
         await until_ready(http)
         nothing = await http.get("/internal/v1/dags/nothing")
         assert (nothing.status_code, nothing.json()["error"]["code"]) == (404, "not_found")

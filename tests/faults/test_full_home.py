@@ -1,4 +1,4 @@
-"""The file system below the home of a `trace up` is full: databases, logs and status file. Then there is room again."""
+"""The file system below the home of a `trace up` is full: databases, logs, status file. Then there is space again."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def disk() -> Iterator[Path]:
         yield made
 
 
-def test_a_full_home_stops_nothing_for_good_and_all_goes_on_when_there_is_room(disk: Path) -> None:
+def test_a_full_home_stops_nothing_permanently_and_all_goes_on_when_there_is_space(disk: Path) -> None:
     """`up` writes its own lines to the same disk, as with --detach."""
     system = System(disk, "--without", LIGHT, env={"TRACE_UP__BACKOFF_MAX_SECONDS": "1"})
     with (disk / "up.log").open("ab") as log:
@@ -68,9 +68,9 @@ def serving(system: System) -> dict[str, Any]:
 
 
 def state_of(system: System, name: str) -> str:
-    """As `trace status` tells a program."""
+    """As `trace status --json` shows it."""
     shown = json.loads(system.trace("status", "--json").stdout)
-    return next(f"{load['state']}: {load['status']}" for load in shown["processes"] if load["name"] == name)
+    return next(f"{process['state']}: {process['status']}" for process in shown["processes"] if process["name"] == name)
 
 
 def trigger(http: httpx.Client, request: UUID) -> httpx.Response:

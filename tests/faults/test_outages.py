@@ -34,7 +34,7 @@ def anyio_backend() -> str:
     return "asyncio"
 
 
-async def keep_triggering(walk: Walk, first: int = 0) -> None:
+async def trigger_all(walk: Walk, first: int = 0) -> None:
     """Each until it is accepted, whatever happens meanwhile; repeated with the same request, so that it counts once."""
     for cursor in range(first, EVENTS):
         request = uuid4()
@@ -95,17 +95,17 @@ async def test_two_dispatchers_and_two_workers_at_once_do_everything_once(
 ) -> None:
     ran = Ran()
     async with (
-        walking(state_db, queue_db, tmp_path, replica="one") as one,
-        walking(state_db, queue_db, tmp_path, replica="two", deploys=False) as two,
-        working(one.worker("w1", ran)),
-        working(two.worker("w2", ran)),
+        walking(state_db, queue_db, tmp_path, replica="one") as first,
+        walking(state_db, queue_db, tmp_path, replica="two", deploys=False) as second,
+        working(first.worker("w1", ran)),
+        working(second.worker("w2", ran)),
     ):
-        await asyncio.gather(keep_triggering(one), keep_triggering(two, EVENTS // 2))
+        await asyncio.gather(trigger_all(first), trigger_all(second, EVENTS // 2))
         # Both triggered the second half: the same cursor of the same dataset is the same unit of work.
-        await one.until("after", ["Completed"] * EVENTS)
-        await one.until_nothing_is_owed()
-        await everything_ran_once(one, ran.tasks)
-        assert [await events_of(one, job) for job in ("work", "after")] == [EVENTS, EVENTS]
+        await first.until("after", ["Completed"] * EVENTS)
+        await first.until_nothing_is_owed()
+        await everything_ran_once(first, ran.tasks)
+        assert [await events_of(first, job) for job in ("work", "after")] == [EVENTS, EVENTS]
 
 
 @pytest.mark.parametrize("how", [signal.SIGQUIT, signal.SIGKILL])
@@ -116,7 +116,7 @@ async def test_postgres_is_killed_in_the_middle_and_nothing_is_lost_or_doubled(
         walk = await stack.enter_async_context(walking(state_db, queue_db, tmp_path))
         await stack.enter_async_context(working(walk.worker("w")))
         queue = await stack.enter_async_context(asyncpg.create_pool(queue_db, min_size=0, max_size=1))
-        triggering = asyncio.create_task(keep_triggering(walk))
+        triggering = asyncio.create_task(trigger_all(walk))
         for count in (EVENTS // 8, EVENTS // 4):
             await completed(walk, count)
             postgres.restart(how)  # from this thread: the kernel ends a server with the thread that started it
@@ -139,7 +139,7 @@ async def test_wake_ups_that_come_again_and_again_run_nothing_twice(
 ) -> None:
     ran = Ran()
     async with walking(state_db, queue_db, tmp_path) as walk, working(walk.worker("w", ran)):
-        await keep_triggering(walk)
+        await trigger_all(walk)
         await walk.until("work", ["Completed"] * EVENTS)
         ids = [row["id"] for row in await walk.control.pool.fetch("SELECT id FROM tasks")]
         echo = [Outgoing(json.dumps({"task_id": str(item)}).encode()) for item in ids * 3]

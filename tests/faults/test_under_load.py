@@ -60,8 +60,8 @@ async def _until_ready(client: httpx.AsyncClient) -> None:
 async def deployed(client: httpx.AsyncClient) -> None:
     made = await client.post("/v1/dags/shop/versions", json={"yaml": DAG})
     assert made.is_success, made.text
-    wish = {"dag_version_id": made.json()["dag_version_id"]}
-    assert (await client.put("/v1/dags/shop/active", json=wish)).is_success
+    body = {"dag_version_id": made.json()["dag_version_id"]}
+    assert (await client.put("/v1/dags/shop/active", json=body)).is_success
 
 
 async def test_more_triggers_at_once_than_are_served_are_accepted_or_clearly_refused(system: System) -> None:
@@ -95,12 +95,12 @@ async def test_health_is_answered_while_a_thousand_connections_trigger_at_once(s
     """Callers and prober are processes of their own. How long their handshakes take says something of the machine."""
     async with public(system, header_seconds=HANDSHAKE_SECONDS) as client:
         await deployed(client)
-        asked = {"port": client.base_url.port, "ca": str(system.tls.ca), "count": CONNECTIONS}
-        asked["token"] = client.headers["authorization"].removeprefix("Bearer ")
-        async with _program("probe", asked) as prober:
+        request = {"port": client.base_url.port, "ca": str(system.tls.ca), "count": CONNECTIONS}
+        request["token"] = client.headers["authorization"].removeprefix("Bearer ")
+        async with _program("probe", request) as prober:
             assert prober.stdout is not None
             assert await prober.stdout.readline() == b"ready\n"
-            async with _program("trigger", asked) as callers:
+            async with _program("trigger", request) as callers:
                 answered, _ = await callers.communicate(b"")
             probed, _ = await prober.communicate(b"")  # ends its input
     answers: dict[str, int] = json.loads(answered)
@@ -114,13 +114,13 @@ async def test_health_is_answered_while_a_thousand_connections_trigger_at_once(s
 
 
 @asynccontextmanager
-async def _program(what: str, asked: dict[str, Any]) -> AsyncIterator[asyncio.subprocess.Process]:
+async def _program(what: str, request: dict[str, Any]) -> AsyncIterator[asyncio.subprocess.Process]:
     pipe = asyncio.subprocess.PIPE
     program = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "tests.support.programs.gateway_callers", what, stdin=pipe, stdout=pipe, cwd=ROOT
     )
     assert program.stdin is not None
-    program.stdin.write(json.dumps(asked).encode() + b"\n")
+    program.stdin.write(json.dumps(request).encode() + b"\n")
     try:
         yield program
     finally:

@@ -64,8 +64,8 @@ def aftermath(request: pytest.FixtureRequest, postgres: RunningServer) -> Iterat
                 system.running.trace("trigger", "evm_quickstart", "backfill", "--range", f"0-{STORY.past - 1}")
                 storm.rage(seconds)
                 calls = _ended(clients)
-            chain, lines, told = drained(system)
-            storm.told += told
+            chain, lines, notified = drained(system)
+            storm.told += notified
             seen = Seen(system, chain, calls)
             yield Aftermath(seen, storm, [storm.line(), *lines, *checked(seen)])
     finally:
@@ -81,8 +81,8 @@ def test_after_a_storm_rows_events_and_alerts_are_exactly_what_they_must_be(afte
 def _rewritten(aftermath: Aftermath, change: Callable[[pa.Table], pa.Table]) -> Iterator[Seen]:
     """The first file of a dataset, with other rows."""
     running = aftermath.seen.system.running
-    part = running.get("/v1/datasets/past_blocks/files").json()["partitions"][0]
-    place = Folder.parse(part["location"]).object(part["files"][0]["name"])
+    partition = running.get("/v1/datasets/past_blocks/files").json()["partitions"][0]
+    place = Folder.parse(partition["location"]).object(partition["files"][0]["name"])
     file = running.home.root / "objects" / place.bucket / place.key
     rows, original = pq.read_table(file), file.read_bytes()
     pq.write_table(change(rows), file)
@@ -156,11 +156,11 @@ def _clients(system: WholeSystem, seconds: float) -> Iterator[subprocess.Popen[s
     """In a process of their own, so that a test that is busy does not make them slow."""
     ready = system.running.ready
     to = ready["endpoints"]["gateway"], ready["ca_file"], ready["user_token"]
-    asked = ClientRequest(*to, TRIGGERS, QUERIES, seconds + PATIENCE_SECONDS)
+    request = ClientRequest(*to, TRIGGERS, QUERIES, seconds + PATIENCE_SECONDS)
     argv = [sys.executable, "-m", "tests.support.programs.storm_clients"]
     with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as clients:
         assert clients.stdin is not None
-        clients.stdin.write(json.dumps(asdict(asked)))
+        clients.stdin.write(json.dumps(asdict(request)))
         clients.stdin.close()
         try:
             yield clients

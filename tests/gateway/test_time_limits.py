@@ -28,8 +28,8 @@ async def test_a_deploy_is_given_the_time_that_hundreds_of_jobs_take(trace: Syst
 
     trace.inside.event_hooks["request"].append(note)
     made = await trace.got("acme|writer", "POST", "/v1/dags/shop/versions", json={"yaml": DAG})
-    wish = {"dag_version_id": made["dag_version_id"]}
-    await trace.got("acme|writer", "PUT", "/v1/dags/shop/active", json=wish)
+    body = {"dag_version_id": made["dag_version_id"]}
+    await trace.got("acme|writer", "PUT", "/v1/dags/shop/active", json=body)
     await trace.got("acme|reader", "GET", "/v1/dags")
     assert waited == {
         "/internal/v1/dags/shop/versions": LARGE_DAG_SECONDS,

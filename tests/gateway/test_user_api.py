@@ -1,4 +1,4 @@
-"""The user API from the public door to the database: who may what, and that nobody reaches past his organisation."""
+"""The user API from the public listener to the database: which role may do what, and only within its organisation."""
 
 from __future__ import annotations
 
@@ -76,9 +76,9 @@ async def test_a_dag_goes_from_its_yaml_to_a_task_that_can_be_explained(trace: S
     task = await triggered(trace)
     detail = await trace.got(READER, "GET", f"/v1/tasks/{task}")
     assert (detail["job"], detail["partitions"], detail["event"]["origin"]) == ("clean", ["0-9"], "manual")
-    told = await trace.got(READER, "GET", f"/v1/why?task={task}")
-    assert told["stopped"]["rule"] == "waits_for_worker"
-    assert await trace.got(READER, "GET", "/v1/why?dataset=shop_clean&partition=0-9") == told | {
+    explanation = await trace.got(READER, "GET", f"/v1/why?task={task}")
+    assert explanation["stopped"]["rule"] == "waits_for_worker"
+    assert await trace.got(READER, "GET", "/v1/why?dataset=shop_clean&partition=0-9") == explanation | {
         "subject": "shop_clean 0-9"
     }
     assert [got["name"] for got in (await trace.got(READER, "GET", "/v1/datasets"))["datasets"]] == [
@@ -101,7 +101,7 @@ async def test_a_bad_dag_is_refused_with_every_problem_and_its_place(trace: Syst
 @pytest.mark.parametrize(
     "abi", ["[" * 5_000, '[{"type": "event", "name": "A", "inputs": [{"type": "uint8[' + "9" * 5_000 + ']"}]}]']
 )
-async def test_an_abi_that_nobody_can_read_is_refused_with_its_place_and_is_no_fault(trace: System, abi: str) -> None:
+async def test_an_unreadable_abi_is_refused_with_its_place_and_is_no_server_error(trace: System, abi: str) -> None:
     config = f"    config: {{events: [a], abi: {json.dumps(abi)}}}\n"
     bad = DAG.replace("    operator: work\n", "    operator: evm_decode\n" + config)
     answer = await trace.ask(WRITER, "POST", "/v1/dags/shop/versions", json={"yaml": bad})
@@ -117,12 +117,12 @@ async def test_the_yaml_must_be_of_the_dag_in_the_path_and_nothing_is_deployed_o
 
 async def test_a_repeated_trigger_makes_no_second_event(trace: System) -> None:
     await deployed(trace)
-    wish = {"cursor": 5, "request_id": str(uuid4())}
+    body = {"cursor": 5, "request_id": str(uuid4())}
     path = "/v1/dags/shop/jobs/fetch/trigger"
-    first, again = [await trace.got(WRITER, "POST", path, json=wish) for _ in range(2)]
+    first, again = [await trace.got(WRITER, "POST", path, json=body) for _ in range(2)]
     assert (first["created"], again) == (True, first | {"created": False})
     assert await trace.control.pool.fetchval("SELECT count(*) FROM events") == 1
-    assert await trace.refused(WRITER, "POST", path, json=wish | {"cursor": 6}) == (409, "conflict")
+    assert await trace.refused(WRITER, "POST", path, json=body | {"cursor": 6}) == (409, "conflict")
 
 
 async def test_a_task_is_retried_and_canceled_through_the_api(trace: System) -> None:
@@ -139,15 +139,15 @@ async def test_a_task_is_retried_and_canceled_through_the_api(trace: System) -> 
 async def test_an_admin_invalidates_a_range_and_its_readers_do_it_again(trace: System) -> None:
     await deployed(trace)
     await triggered(trace)
-    wish = {"start": 0, "end": 4, "reason": "a reorg", "request_id": str(uuid4())}
-    assert (await trace.got(ADMIN, "POST", "/v1/datasets/shop_orders/invalidate", json=wish))["created"]
-    assert not (await trace.got(ADMIN, "POST", "/v1/datasets/shop_orders/invalidate", json=wish))["created"]
+    body = {"start": 0, "end": 4, "reason": "a reorg", "request_id": str(uuid4())}
+    assert (await trace.got(ADMIN, "POST", "/v1/datasets/shop_orders/invalidate", json=body))["created"]
+    assert not (await trace.got(ADMIN, "POST", "/v1/datasets/shop_orders/invalidate", json=body))["created"]
     await drained(trace.control)
     newest = (await trace.got(READER, "GET", "/v1/tasks"))["tasks"][0]
     assert newest["partitions"] == ["0-4"]
-    told = await trace.got(READER, "GET", f"/v1/why?task={newest['id']}")
-    assert told["steps"][0]["kind"] == "invalidation"
-    assert "a reorg" in told["steps"][0]["sentence"]
+    explanation = await trace.got(READER, "GET", f"/v1/why?task={newest['id']}")
+    assert explanation["steps"][0]["kind"] == "invalidation"
+    assert "a reorg" in explanation["steps"][0]["sentence"]
 
 
 def path_of(call: Call) -> str:
@@ -171,7 +171,7 @@ HERE = {name: call for name, call in CALLS.items() if call.service == "dispatche
 
 
 @pytest.mark.parametrize("call", HERE.values(), ids=HERE)
-async def test_each_call_is_for_its_role_and_higher_and_for_nobody_without_a_token(trace: System, call: Call) -> None:
+async def test_each_call_needs_a_token_of_its_role_or_higher(trace: System, call: Call) -> None:
     for role in ROLES:
         answer = await trace.ask(f"acme|{role}", call.method, path_of(call))
         allowed = ROLES.index(role) >= ROLES.index(call.role)
@@ -190,7 +190,7 @@ async def test_what_another_organisation_has_does_not_exist(trace: System) -> No
     task = await triggered(trace)
     dataset = (await trace.got(READER, "GET", "/v1/datasets"))["datasets"][0]["dataset_uuid"]
     range_ = {"start": 0, "end": 1, "reason": "x"}
-    asked: list[tuple[str, str, Any]] = [
+    requests: list[tuple[str, str, Any]] = [
         ("GET", "/v1/dags/shop", None),
         ("GET", "/v1/dags/shop/versions", None),
         ("PUT", "/v1/dags/shop/active", {"dag_version_id": version}),
@@ -205,7 +205,7 @@ async def test_what_another_organisation_has_does_not_exist(trace: System) -> No
         ("GET", f"/v1/why?task={task}", None),
         ("GET", "/v1/why?dataset=shop_orders&partition=0-9", None),
     ]
-    for method, path, body in asked:
+    for method, path, body in requests:
         assert await trace.refused(RIVAL, method, path, json=body or {}) == (404, "not_found"), path
     for path, rows in (
         ("/v1/dags", "dags"),
@@ -260,13 +260,13 @@ async def test_no_other_identity_stands_for_a_user_and_a_user_for_no_other(trace
         "/v1/dags/",
     ],
 )
-async def test_nothing_but_the_user_api_exists_at_the_public_door(trace: System, path: str) -> None:
+async def test_the_public_listener_serves_the_user_api_only(trace: System, path: str) -> None:
     for method in ("GET", "POST"):
         status, _ = await trace.refused(ADMIN, method, path)
         assert status in {404, 405}
 
 
-async def test_tokens_of_strangers_and_for_others_do_not_hold(trace: System) -> None:
+async def test_forged_tokens_and_tokens_for_other_audiences_are_refused(trace: System) -> None:
     good = jwt.decode(trace.token(ADMIN), options={"verify_signature": False})
     other, pem = ec.generate_private_key(ec.SECP256R1()), str(trace.identity.user_public_key)
     forged = [
@@ -303,7 +303,7 @@ async def test_tokens_of_strangers_and_for_others_do_not_hold(trace: System) -> 
         sealed(trace, json.dumps(header), twice),
         sealed(trace, '{"alg":"ES256","alg":"ES256"}', json.dumps(good)),
     ]
-    forged.append(twin(trace.token(ADMIN)))
+    forged.append(with_other_signature(trace.token(ADMIN)))
     head = jwt.utils.base64url_encode(json.dumps({"alg": "HS256", "typ": "JWT"}).encode())
     body = jwt.utils.base64url_encode(json.dumps(good).encode())
     mac = jwt.algorithms.HMACAlgorithm(jwt.algorithms.HMACAlgorithm.SHA256).sign(head + b"." + body, pem.encode())
@@ -313,7 +313,7 @@ async def test_tokens_of_strangers_and_for_others_do_not_hold(trace: System) -> 
         assert answer.status_code == 401, answer.text
     answer = await trace.gateway.get("/v1/tasks", headers={"authorization": f"Bearer {signed(trace, good)}"})
     assert answer.status_code == 200, "the good one that these were made from"
-    assert await trace.refused("acme|nobody", "GET", "/v1/tasks") == (401, "unauthenticated")
+    assert await trace.refused("acme|missing", "GET", "/v1/tasks") == (401, "unauthenticated")
     assert await trace.refused("acme|n\u00f6b\u00f6dy", "GET", "/v1/me") == (401, "unauthenticated")
 
 
@@ -325,7 +325,7 @@ def sealed(trace: System, header: str, payload: str) -> str:
     return sign_token(encode_part(header.encode()), payload.encode(), trace.key)
 
 
-def twin(token: str) -> str:
+def with_other_signature(token: str) -> str:
     """The same token with the other signature that ECDSA takes for as good."""
     text, _, signature = token.rpartition(".")
     raw = base64.urlsafe_b64decode(signature + "==")
@@ -335,7 +335,7 @@ def twin(token: str) -> str:
 
 
 async def test_a_caller_shows_one_identity_at_every_listener(trace: System, tmp_path: Path) -> None:
-    """Two tokens in one request: whoever stands before us may have read the other one."""
+    """Two tokens in one request: a proxy before us may have read the other one."""
     files = ensure_certificates(tmp_path / "two", datetime.now(UTC))
     listeners = [Listener(name, "127.0.0.1", 0, app) for name, app in apps(trace).items()]
     good = {"gateway": ("authorization", f"Bearer {trace.token(ADMIN)}"), "internal": (WORKER_TOKEN, SERVICE)}
@@ -421,7 +421,7 @@ async def test_the_openapi_document_names_every_call_with_its_types(trace: Syste
         assert call.answer.__name__ in schemas
         assert ("requestBody" in operation) == (call.body is not None or call.takes_bytes is not None)
     text = json.dumps(document)
-    for name in {part.split('"')[0] for part in text.split("#/components/schemas/")[1:]}:
+    for name in {reference.split('"')[0] for reference in text.split("#/components/schemas/")[1:]}:
         assert name in schemas
 
 
@@ -473,7 +473,7 @@ async def test_an_oidc_issuers_users_are_known_by_its_published_keys(trace: Syst
             ).status_code == 401
 
 
-async def test_a_new_key_of_the_issuer_is_found_and_a_lost_one_forgotten() -> None:
+async def test_a_new_key_of_the_issuer_is_found_and_a_removed_one_is_dropped() -> None:
     now, published, fail = [0.0], ["one"], [False]
     keys = {kid: _jwk(ec.generate_private_key(ec.SECP256R1())) | {"kid": kid} for kid in ("one", "two")}
 
@@ -496,17 +496,17 @@ async def test_a_new_key_of_the_issuer_is_found_and_a_lost_one_forgotten() -> No
 async def test_a_fetch_that_began_before_a_key_was_published_is_followed_by_another() -> None:
     now, published = [0.0], ["one"]
     keys = {kid: _jwk(ec.generate_private_key(ec.SECP256R1())) | {"kid": kid} for kid in ("one", "two")}
-    answers, asked = asyncio.Event(), asyncio.Event()
+    answers, fetching = asyncio.Event(), asyncio.Event()
 
     async def fetch() -> dict[str, Any]:
         document = {"keys": [keys[kid] for kid in published]}
-        asked.set()
+        fetching.set()
         await answers.wait()
         return document
 
     known = user_keys(fetch, monotonic=lambda: now[0])
     early = asyncio.create_task(known.find("one"))
-    await asked.wait()
+    await fetching.wait()
     published.append("two")
     now[0] += 5
     late = asyncio.create_task(known.find("two"))
