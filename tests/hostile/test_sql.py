@@ -16,7 +16,7 @@ from tracelake.spark.plan_check import checked_frame, select
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-SECRET = "the contents of somebody's file"
+SECRET = "the contents of a private file"
 
 
 @pytest.fixture

@@ -1,7 +1,7 @@
 """Hostile storage: every case is refused, or what it opens is provably what it opened before. 12 s.
 
 The numbers are those of the list of hostile cases. 18 to 20 (forged tokens, floods of key ids) are in
-`tests/tokens/test_verifier.py`; 15, 16 and 22 also in `tests/storage`, on a real S3 server and at a real door.
+`tests/tokens/test_verifier.py`; 15, 16 and 22 also in `tests/storage`, on a real S3 server and a real listener.
 """
 
 from __future__ import annotations
@@ -143,7 +143,7 @@ def test_whatever_is_given_as_a_prefix_opens_that_folder_or_nothing(pytestconfig
     assert min(seen["refused"], seen["inside"], seen["outside"]) > 0, seen
 
 
-# 17, 21, 26, 28: at the door
+# 17, 21, 26, 28: at the listener
 
 
 @pytest.fixture
@@ -170,13 +170,13 @@ async def test_26_a_batch_outside_of_what_the_attempt_may_write_is_refused(liste
 async def test_24_an_output_that_lies_elsewhere_is_not_committed(listeners: Listeners) -> None:
     """Not even in the attempt's own scratch: what lies there is removed."""
     claimed = await listeners.claim()
-    task, told = claimed["task"]["task_id"], claimed["task"]["outputs"][0]
-    dataset = {name: told[name] for name in ("dataset_uuid", "dataset_version")}
+    task, declared = claimed["task"]["task_id"], claimed["task"]["outputs"][0]
+    dataset = {name: declared[name] for name in ("dataset_uuid", "dataset_version")}
     for location in (
         f"s3://trace-scratch/scratch/{listeners.chain.org.id}/{task}/1/",
-        f"{told['storage_location']}attempts/{task}/2/",
-        f"{told['storage_location']}attempts/{task}/1/deeper/",
-        told["storage_location"],
+        f"{declared['storage_location']}attempts/{task}/2/",
+        f"{declared['storage_location']}attempts/{task}/1/deeper/",
+        declared["storage_location"],
         f"s3://trace/datasets/{uuid4()}/v/attempts/{task}/1/",
     ):
         answer = await listeners.say(
@@ -187,7 +187,7 @@ async def test_24_an_output_that_lies_elsewhere_is_not_committed(listeners: List
 
 @pytest.mark.anyio
 async def test_24_code_of_a_user_that_claims_rows_without_files_commits_nothing(listeners: Listeners) -> None:
-    """Neither at the door itself, as a function of Lambda speaks, nor by what it returns to the worker's sandbox."""
+    """Neither by a call of the task API, as from a Lambda function, nor by what it returns to the worker's sandbox."""
     claimed = await listeners.claim()
     good = msgspec.convert(claimed, Claimed)
     outputs = msgspec.to_builtins(staged(listeners.control.objects, good, (0, 9)))
@@ -195,8 +195,8 @@ async def test_24_code_of_a_user_that_claims_rows_without_files_commits_nothing(
     assert answer.status_code == 200, answer.text
 
     claimed = await listeners.claim()
-    told = claimed["task"]["outputs"][0]
-    dataset = {name: told[name] for name in ("dataset_uuid", "dataset_version")}
+    declared = claimed["task"]["outputs"][0]
+    dataset = {name: declared[name] for name in ("dataset_uuid", "dataset_version")}
     for lie in ({"start": 0, "end": 9}, {"start": 10, "end": 19}, {"partition_key": "x"}, {"partition_key": "all"}, {}):
         output = {**dataset, **lie, "row_count": 7, "files": [{"name": "x"}]}
         returned = run_udf.completion(msgspec.convert(claimed, Claimed), msgspec.json.encode({"outputs": [output]}))
@@ -212,9 +212,9 @@ async def test_24_code_of_a_user_that_claims_rows_without_files_commits_nothing(
 @pytest.mark.anyio
 async def test_25_a_range_is_published_only_where_its_generation_lies(listeners: Listeners) -> None:
     claimed = await listeners.claim()
-    told = claimed["task"]["outputs"][0]
-    dataset = {name: told[name] for name in ("dataset_uuid", "dataset_version")}
-    home = told["storage_location"].removeprefix("s3://trace/")
+    declared = claimed["task"]["outputs"][0]
+    dataset = {name: declared[name] for name in ("dataset_uuid", "dataset_version")}
+    home = declared["storage_location"].removeprefix("s3://trace/")
     for bucket, prefix in (("trace", "datasets/"), ("lake", home), ("trace", f"{home}../x/"), ("trace", f"x/{home}")):
         ref = {"scheme": "s3", "bucket": bucket, "prefix": prefix, "glob": "*.parquet"}
         published = [{**dataset, "storage_ref": ref, "range_start": 0, "range_end": 1}]
@@ -311,6 +311,6 @@ async def test_24_a_marker_that_lists_what_lies_elsewhere_commits_nothing(name: 
 
 
 def test_the_mounts_of_a_sandbox_follow_from_the_same_folders() -> None:
-    """The disk store hands out no keys: what would be mounted is what a policy would allow."""
+    """The disk store issues no keys: what would be mounted is what a policy would allow."""
     claims = replace(CLAIMS, s3=S3Prefixes(read=("s3://lake/a/foo/",), write=("s3://lake/out/1/",)))
     assert grants_of(claims).storage == GRANT

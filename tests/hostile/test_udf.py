@@ -1,6 +1,6 @@
 """Hostile code, each case as a real bundle in a real sandbox: it gets its task's listeners, and nothing else.
 
-A case tells what it got hold of; the test says what it should have been.
+A case returns what it could reach; the test compares it with what it may reach.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ async def anybodys(
     postgres: RunningServer, template: Callable[[Database], str], tmp_path_factory: pytest.TempPathFactory
 ) -> AsyncIterator[RunnerSystem]:
     """Isolation as any user can build it. If we are root, it is weaker here than in truth: uid 0 stands behind it."""
-    async with runner_system(postgres, template, tmp_path_factory.mktemp("anybody"), Isolation(bwraps()[0])) as made:
+    async with runner_system(postgres, template, tmp_path_factory.mktemp("any_user"), Isolation(bwraps()[0])) as made:
         yield made
 
 
@@ -116,7 +116,7 @@ async def test_it_sees_no_process_but_its_own_and_no_environment_but_its_own(eit
     }
 
 
-async def test_it_is_nobody_without_rights(either: RunnerSystem) -> None:
+async def test_it_runs_as_an_unprivileged_user(either: RunnerSystem) -> None:
     answer = await either.run(
         either.python(
             """
@@ -283,7 +283,7 @@ async def test_what_an_attempt_writes_to_the_store_is_bounded_in_bytes_and_objec
 async def test_a_token_that_it_prints_or_fails_with_is_not_kept(
     system: RunnerSystem, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """It was given the token, and can say it; whoever reads logs and errors later was not."""
+    """It was given the token, and can print it; readers of logs and errors were not."""
     claimed = await system.claimed()
     udf = system.python(
         """
@@ -307,8 +307,8 @@ async def test_a_token_that_it_prints_or_fails_with_is_not_kept(
     )
     assert (await system.run(failing, claimed)).body[0] == 200
     pool, token = system.walk.control.pool, claimed.capability_token
-    kept = "SELECT string_agg(text, E'\\n' ORDER BY n) FROM task_logs WHERE task_id = $1"
-    lines = await pool.fetchval(kept, claimed.task.task_id)
+    stored_lines = "SELECT string_agg(text, E'\\n' ORDER BY n) FROM task_logs WHERE task_id = $1"
+    lines = await pool.fetchval(stored_lines, claimed.task.task_id)
     assert "my token: *** and that was it" in lines
     assert "token=***" in lines
     rows = await pool.fetch(
@@ -321,7 +321,7 @@ async def test_a_token_that_it_prints_or_fails_with_is_not_kept(
     assert token.rpartition(".")[2] not in output
 
 
-async def test_it_opens_no_socket_but_its_doors(either: RunnerSystem) -> None:
+async def test_it_opens_no_socket_but_those_of_its_task(either: RunnerSystem) -> None:
     abstract, name = socket.socket(socket.AF_UNIX), f"trace-hostile-{uuid4()}"
     abstract.bind(f"\0{name}")
     abstract.listen()
@@ -371,8 +371,8 @@ async def test_it_opens_no_socket_but_its_doors(either: RunnerSystem) -> None:
     assert {answer.body[item] for item in ("packet", "netlink", "vsock", "alg")} <= {"EAFNOSUPPORT", "EPERM"}
 
 
-async def test_nothing_internal_can_be_reached_through_its_doors(system: RunnerSystem) -> None:
-    """Not even with a worker token in hand: the path does not exist for it."""
+async def test_nothing_internal_can_be_reached_through_its_listeners(system: RunnerSystem) -> None:
+    """Not even with a worker token: the path does not exist for it."""
     answer = await system.run(
         system.python(
             """
@@ -385,14 +385,14 @@ async def test_nothing_internal_can_be_reached_through_its_doors(system: RunnerS
                 "http://127.0.0.1/internal/jwks/task", "/v1/task/heartbeat#/internal"]
             def handler(event, context):
                 got = {}
-                for door in ("TRACE_TASK_URL", "TRACE_QUERY_URL"):
-                    host = os.environ[door].removeprefix("http://")
+                for variable in ("TRACE_TASK_URL", "TRACE_QUERY_URL"):
+                    host = os.environ[variable].removeprefix("http://")
                     for path in PATHS:
                         for method in ("GET", "POST"):
                             line = http.client.HTTPConnection(host, timeout=20)
                             line.request(method, path, b"{}" if method == "POST" else None,
                                          {"X-Trace-Worker-Token": "TOKEN", "X-Trace-User": "admin"})
-                            got[f"{door} {method} {path}"] = line.getresponse().status
+                            got[f"{variable} {method} {path}"] = line.getresponse().status
                 return got
             """.replace("TOKEN", "the worker token")
         )
@@ -513,7 +513,7 @@ async def test_spinning_ends_at_the_time_limit(system: RunnerSystem) -> None:
     assert "timed out" in answer.body["errorMessage"]
 
 
-async def test_a_million_lines_end_and_disturb_nobody(system: RunnerSystem) -> None:
+async def test_a_million_lines_end_and_disturb_no_other_task(system: RunnerSystem) -> None:
     shout = "def handler(event, context):\n    for n in range(1_000_000): print('x' * 8)\n    return 'done'\n"
     shouting = asyncio.create_task(system.run(system.python(shout)))
     await works(system)
@@ -563,7 +563,7 @@ MISBEHAVIOUR = {
     "an error of another": ("post('invocation/x/error', b'{}')", "not current"),
     "gone": ("os._exit(3)", "process ended"),
     "killed": ("os.kill(os.getpid(), 9)", "process ended"),
-    "everybody killed": ("os.kill(-1, 9)", "process ended"),
+    "all processes killed": ("os.kill(-1, 9)", "process ended"),
     "the init stopped": ("os.kill(os.getppid(), 19); post(f'invocation/{id}/response', b'1')", "timed out"),
     "nothing": ("pass", "timed out"),
 }
@@ -628,14 +628,14 @@ async def test_calls_that_climb_are_refused(either: RunnerSystem) -> None:
     assert answer.body == {}
 
 
-async def test_the_object_door_opens_what_the_token_names_and_nothing_else(system: RunnerSystem) -> None:
-    """The hostile names of storage, asked at this door; and another task's token, and none."""
+async def test_the_object_listener_serves_what_the_token_names_and_nothing_else(system: RunnerSystem) -> None:
+    """The hostile names of storage, requested here; with another task's token, and without one."""
     claimed, other = await system.claimed(), await system.claimed()
     ours = system.walk.control.objects
     dataset = claimed.task.outputs[0].dataset_uuid
-    told = {"dataset": dataset, "task": claimed.task.task_id}
+    names_of_task = {"dataset": dataset, "task": claimed.task.task_id}
     good = f"trace-scratch/buffers/{dataset}/{claimed.task.task_id}/1/b.jsonl"
-    names = [uri.removeprefix("s3://").format(**told) for uri in ESCAPES.values()]
+    names = [uri.removeprefix("s3://").format(**names_of_task) for uri in ESCAPES.values()]
     secret = ObjectName.parse("s3://trace/datasets/theirs/v/part.parquet")
     ours.put(secret, b"theirs", replace=True)
     udf = system.python(
@@ -678,7 +678,7 @@ async def test_the_object_door_opens_what_the_token_names_and_nothing_else(syste
     assert not answer.failed, answer.body
     body = answer.body
     assert body["good"] == [200, 200, 409, [200, "{}"]], body["good"]
-    assert [load["size"] for load in json.loads(body["listed"])["objects"]] == [2]
+    assert [item["size"] for item in json.loads(body["listed"])["objects"]] == [2]
     assert set(body["written"].values()) <= {400, 403}, body["written"]
     assert set(body["read"]) <= {400, 403, 404}, body["read"]
     assert body["others"] == [403, 401, 401]
@@ -687,7 +687,7 @@ async def test_the_object_door_opens_what_the_token_names_and_nothing_else(syste
     assert ours.get(secret) == b"theirs"
 
 
-async def test_a_flood_of_connections_is_cut_off_and_the_door_stays(system: RunnerSystem) -> None:
+async def test_a_flood_of_connections_is_cut_off_and_the_listener_stays(system: RunnerSystem) -> None:
     answer = await system.run(
         system.python(
             """
@@ -705,8 +705,8 @@ async def test_a_flood_of_connections_is_cut_off_and_the_door_stays(system: Runn
                         pass
                 until = time.monotonic() + 30
                 while len(refused) < WANTED and time.monotonic() < until:
-                    for line in select.select([one for one in lines if one not in refused], [], [], 1)[0]:
-                        refused.add(line)  # nobody answers half a request: it was closed
+                    for line in select.select([item for item in lines if item not in refused], [], [], 1)[0]:
+                        refused.add(line)  # half a request gets no answer: it was closed
                 for line in lines:
                     line.close()
                 for _ in range(200):

@@ -116,7 +116,7 @@ async def test_it_cannot_complete_another_task(system: UdfSystem, runtime: str) 
     assert row["status"] == "Completed", row["error_message"]
 
 
-async def test_credentials_of_the_task_are_in_its_hands(system: UdfSystem, runtime: str) -> None:
+async def test_a_function_gets_the_credentials_of_its_task(system: UdfSystem, runtime: str) -> None:
     """The disk store's are the folders; minted by the wrapper, or asked for by the function itself."""
     code = """
         from trace_udf import udf

@@ -1,4 +1,4 @@
-"""Where code cannot be isolated it is refused, unless somebody insists; and then it is said loudly."""
+"""Code that cannot be isolated is refused, unless a setting allows it; then a warning is logged."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_the_next_bubblewrap_is_tried_when_the_first_does_not_work(failing: Path
     isolation.close()
 
 
-async def test_a_runner_without_walls_tells_each_task_why(system: RunnerSystem, failing: Path) -> None:
+async def test_a_runner_without_isolation_reports_why_to_each_task(system: RunnerSystem, failing: Path) -> None:
     with pytest.raises(SetupError) as missing:
         choose_isolation(candidates=[failing])
     udf = system.python("def handler(event, context): return 1\n")

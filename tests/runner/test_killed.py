@@ -34,19 +34,19 @@ ROOT = Path(__file__).parents[2]
 # Where it is when the runner dies: before anything was published, after it, and when all but the end was said.
 CODE = """
 import time
-from helpers import task as tell
+from helpers import task as report
 from trace_udf import udf
 
 @udf
 def handler(task):
     first = task.attempt == 1
     if first and PLACE == "before":
-        tell(task.event, "heartbeat", progress={"message": "here"})
+        report(task.event, "heartbeat", progress={"message": "here"})
         time.sleep(3600)
     task.publish([{"id": "a", "amount": 1}, {"id": "b", "amount": 2}])
     task.flush()
     if first and PLACE == "after":
-        tell(task.event, "heartbeat", progress={"message": "here"})
+        report(task.event, "heartbeat", progress={"message": "here"})
         time.sleep(3600)
 """
 
@@ -128,7 +128,7 @@ ALERTING = DAG[: DAG.index("publish:")].replace(
 ALERTS = """
 import time
 from datetime import datetime, timezone
-from helpers import task as tell
+from helpers import task as report
 from trace_udf import udf
 
 @udf
@@ -139,7 +139,7 @@ def handler(task):
         task.alert(whales, dedupe_key=f"k{place}", event_time=when, dataset=output["name"])
         task.flush()
         if task.attempt == 1 and place == 1:
-            tell(task.event, "heartbeat", progress={"message": "here"})
+            report(task.event, "heartbeat", progress={"message": "here"})
             time.sleep(3600)
 """
 
@@ -219,8 +219,8 @@ async def test_a_runner_killed_at_any_point_loses_nothing_and_doubles_nothing(
     await gone(left)
     assert not list((system.settings.home / "run" / "udf").iterdir()), "what a killed runner left, the next one removes"
     (published,) = await system.sink.fetch("SELECT count(*) AS n FROM buffer_publishes")
-    told = "SELECT count(*) AS n, count(DISTINCT cursor_value) AS apart FROM events WHERE origin = 'sink'"
-    (events,) = await system.sink.fetch(told)
+    counts = "SELECT count(*) AS n, count(DISTINCT cursor_value) AS apart FROM events WHERE origin = 'sink'"
+    (events,) = await system.sink.fetch(counts)
     assert (events["n"], events["apart"]) == (published["n"], published["n"])
 
 

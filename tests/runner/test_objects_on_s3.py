@@ -1,4 +1,4 @@
-"""The object door before an S3 store: the runner holds no key, and what it opens it opens with the task's own."""
+"""The object listener before an S3 store: the runner holds no key, and reads and writes with the task's own."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ async def test_a_function_writes_and_reads_at_s3_with_keys_minted_for_its_token(
                 from helpers import ask
                 def handler(event, context):
                     token = {{"X-Trace-Task-Capability": event["capability_token"]}}
-                    door = os.environ["TRACE_OBJECTS_URL"] + "/"
-                    ours = door + {name!r}
+                    base = os.environ["TRACE_OBJECTS_URL"] + "/"
+                    ours = base + {name!r}
                     return [*(ask(ours, "PUT", body, token)[0] for body in (b"one", b"one", b"two")),
                             ask(ours, "GET", None, token),
-                            ask(door + {theirs.bucket + "/" + theirs.key!r}, "GET", None, token)[0]]
+                            ask(base + {theirs.bucket + "/" + theirs.key!r}, "GET", None, token)[0]]
                 """
             )
             answer = await system.run(udf, claimed)

@@ -1,4 +1,4 @@
-"""The runner's door: the same bundle that Lambda would run, in a sandbox, with the doors of its task."""
+"""The runner's listener: the same bundle that Lambda would run, in a sandbox, with the listeners of its task."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ async def test_a_function_completes_its_own_task(system: RunnerSystem) -> None:
     assert await system.status(claimed.task.task_id) == "Completed"
 
 
-async def test_where_a_bundle_lies_is_not_told_to_it(system: RunnerSystem) -> None:
+async def test_the_location_of_a_bundle_is_not_given_to_it(system: RunnerSystem) -> None:
     answer = await system.run(system.python("def handler(event, context):\n    return event\n"))
     assert "bundle_url" not in answer.body
     assert "url" not in answer.body["udf"]
@@ -118,7 +118,7 @@ async def test_no_sandbox_serves_two_organisations(system: RunnerSystem) -> None
     assert (ours[0], theirs[0]) == (1, 1)
 
 
-async def test_an_error_of_the_function_is_told_as_lambda_tells_it(system: RunnerSystem) -> None:
+async def test_an_error_of_the_function_is_reported_as_by_lambda(system: RunnerSystem) -> None:
     answer = await system.run(system.python("def handler(event, context):\n    raise ValueError('what it said')\n"))
     assert (answer.status, answer.failed) == (200, True)
     assert (answer.body["errorType"], answer.body["errorMessage"]) == ("ValueError", "what it said")
@@ -137,7 +137,7 @@ async def test_a_function_is_ended_at_its_time_limit(system: RunnerSystem) -> No
     assert "timed out" in answer.body["errorMessage"]
 
 
-async def test_the_door_asks_for_the_dispatchers_token(system: RunnerSystem) -> None:
+async def test_the_listener_needs_the_dispatchers_token(system: RunnerSystem) -> None:
     udf = system.python(ECHO)
     for token in ("", "wrong", system.settings.identity.worker_token.get_secret_value()):  # type: ignore[union-attr]
         answer = await system.run(udf, token=token or "x")
@@ -146,13 +146,13 @@ async def test_the_door_asks_for_the_dispatchers_token(system: RunnerSystem) -> 
 
 async def test_the_runner_says_how_many_places_it_has_to_the_dispatcher_alone(system: RunnerSystem) -> None:
     udf = system.settings.udf
-    told = await system.http.get(PLACES, headers={"Authorization": f"Bearer {INVOKE_TOKEN}"})
-    assert told.json() == {"total": udf.sandboxes, "per_org": udf.per_org}
+    answer = await system.http.get(PLACES, headers={"Authorization": f"Bearer {INVOKE_TOKEN}"})
+    assert answer.json() == {"total": udf.sandboxes, "per_org": udf.per_org}
     assert (await system.http.get(PLACES, headers={"Authorization": "Bearer another"})).status_code == 401
 
 
 async def test_a_bundle_that_is_not_what_was_said_is_not_run(system: RunnerSystem) -> None:
-    udf = system.python(ECHO + "# told wrongly\n")
+    udf = system.python(ECHO + "# with another hash\n")
     archive = system.bundles.archives[udf.sha256]
     for lie in (archive + b"x", archive[:-1], archive[:-1] + b"x"):
         system.bundles.archives[udf.sha256] = lie
@@ -170,7 +170,7 @@ async def test_a_token_of_another_attempt_is_refused(system: RunnerSystem) -> No
 
 
 async def test_a_caller_that_hangs_up_ends_the_function(system: RunnerSystem) -> None:
-    """Whoever asked is gone, so it is ended at once: seen by the file that it would have gone on writing."""
+    """Its caller is gone, so it is ended at once, as the end of its process shows."""
     udf = system.python(
         """
         import time
@@ -183,7 +183,7 @@ async def test_a_caller_that_hangs_up_ends_the_function(system: RunnerSystem) ->
     )
     claimed = await system.claimed()
     body = msgspec.json.encode(invocation(claimed, udf))
-    asked = asyncio.create_task(
+    call = asyncio.create_task(
         system.http.post(PATH, content=body, headers={"authorization": f"Bearer {INVOKE_TOKEN}"})
     )
     heard = "SELECT progress IS NOT NULL FROM tasks WHERE id = $1"
@@ -192,18 +192,18 @@ async def test_a_caller_that_hangs_up_ends_the_function(system: RunnerSystem) ->
             await asyncio.sleep(0.02)
         (host,) = [host for host in system.functions.pool._busy if host.key.sha256 == udf.sha256]
         first = host._sandbox._first  # type: ignore[union-attr]
-        asked.cancel()
+        call.cancel()
         while runs(first):  # noqa: ASYNC110 - the kernel's work is waited for
             await asyncio.sleep(0.01)
 
 
-async def test_a_burst_waits_shortly_and_is_then_told_to_come_again(system: RunnerSystem) -> None:
+async def test_a_burst_waits_shortly_and_is_then_answered_429(system: RunnerSystem) -> None:
     udf = system.python("import time\ndef handler(event, context):\n    time.sleep(3600)\n# of a burst\n")
     tasks = [await system.claimed() for _ in range(system.settings.udf.per_org + 1)]
-    asked = [asyncio.create_task(system.run(udf, claimed)) for claimed in tasks]
-    told, running = await asyncio.wait(asked, return_when=asyncio.FIRST_COMPLETED)
-    assert [item.result().status for item in told] == [429]
-    for item in running:  # whoever hangs up ends his
+    calls = [asyncio.create_task(system.run(udf, claimed)) for claimed in tasks]
+    refused, running = await asyncio.wait(calls, return_when=asyncio.FIRST_COMPLETED)
+    assert [item.result().status for item in refused] == [429]
+    for item in running:  # a caller that hangs up ends its function
         item.cancel()
     await asyncio.gather(*running, return_exceptions=True)
     await settled(system)

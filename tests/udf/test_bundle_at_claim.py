@@ -1,4 +1,4 @@
-"""A job's bundle: what is checked at deploy, what a claim tells of it, and what its URL opens."""
+"""A job's bundle: what is checked at deploy, what a claim contains of it, and what its URL opens."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ pytestmark = pytest.mark.anyio
 EVIL = zipped(("main.py", b""), ("../evil.py", b""))
 
 
-async def told(trace: System) -> UdfRef:
+async def bundle_of_claim(trace: System) -> UdfRef:
     """What a claim says of the job's bundle."""
     await pushed(trace)
     await deployed(trace, dag())
@@ -53,10 +53,10 @@ async def listener(trace: System) -> AsyncIterator[httpx.AsyncClient]:
     await verifier.close()
 
 
-async def test_a_claim_tells_of_the_bundle_and_its_url_opens_it_without_a_token(
+async def test_a_claim_contains_the_bundle_and_its_url_opens_it_without_a_token(
     trace: System, listener: httpx.AsyncClient
 ) -> None:
-    udf = await told(trace)
+    udf = await bundle_of_claim(trace)
     assert msgspec.structs.replace(udf, url="") == UdfRef(
         bundle="detector",
         sha256=sha256(BUNDLE),
@@ -69,22 +69,22 @@ async def test_a_claim_tells_of_the_bundle_and_its_url_opens_it_without_a_token(
     assert (answer.status_code, answer.content, answer.headers["content-type"]) == (200, BUNDLE, "application/zip")
 
 
-async def test_a_url_names_the_host_of_the_task_door(trace: System) -> None:
+async def test_a_url_names_the_host_of_the_task_api(trace: System) -> None:
     here = replace(trace.control, task_url="https://tasks.example:8443/")
     url = await bundle_url(here, uuid4(), "0" * 64, "s3://trace/bundles/x.zip")
     assert url.startswith(f"https://tasks.example:8443/v1/udf/bundle/{'0' * 64}?")
 
 
 def changed(url: str, **other: str) -> str:
-    parts = urllib.parse.urlsplit(url)
-    given = dict(urllib.parse.parse_qsl(parts.query)) | other
-    return f"{parts.path}?{urllib.parse.urlencode({k: v for k, v in given.items() if v != 'GONE'})}"
+    split_url = urllib.parse.urlsplit(url)
+    given = dict(urllib.parse.parse_qsl(split_url.query)) | other
+    return f"{split_url.path}?{urllib.parse.urlencode({k: v for k, v in given.items() if v != 'GONE'})}"
 
 
 async def test_a_url_opens_one_bundle_of_one_organisation_for_a_while_and_nothing_else(
     trace: System, listener: httpx.AsyncClient
 ) -> None:
-    url = (await told(trace)).url
+    url = (await bundle_of_claim(trace)).url
     other = await pushed(trace, zipped(("main.py", b"other")), name="other")
     rival = await trace.control.pool.fetchval("SELECT id FROM orgs WHERE slug = 'rival'")
     await pushed(trace, user="rival|admin")
@@ -106,14 +106,14 @@ async def test_a_url_opens_one_bundle_of_one_organisation_for_a_while_and_nothin
         "a path in the hash": url.replace(sha256(BUNDLE), "..%2f" + sha256(BUNDLE)),
         "nothing": url.partition("?")[0],
     }
-    for what, asked in hostile.items():
-        answer = await listener.get(asked)
+    for what, hostile_url in hostile.items():
+        answer = await listener.get(hostile_url)
         assert answer.status_code in {403, 404}, (what, answer.text)
         assert BUNDLE not in answer.content
 
 
 async def test_a_url_is_over_when_its_time_is(trace: System) -> None:
-    await told(trace)
+    await bundle_of_claim(trace)
     row = await trace.control.pool.fetchrow(
         "SELECT org_id, location FROM udf_bundles WHERE sha256 = $1", sha256(BUNDLE)
     )
@@ -134,14 +134,14 @@ async def test_a_url_is_over_when_its_time_is(trace: System) -> None:
 async def test_a_url_of_one_replica_holds_at_another_and_at_no_other_system(
     trace: System, state_db: str, queue_db: str, tmp_path: Path
 ) -> None:
-    url = (await told(trace)).url
+    url = (await bundle_of_claim(trace)).url
     given = dict(urllib.parse.parse_qsl(urllib.parse.urlsplit(url).query))
     async with control_for(state_db, queue_db, tmp_path, replica="two") as other:
         assert await bundle_bytes(other, sha256(BUNDLE), given) == BUNDLE
         await other.pool.execute("UPDATE url_keys SET key = decode(repeat('00', 32), 'hex')")
-    async with control_for(state_db, queue_db, tmp_path, replica="elsewhere") as stranger:
+    async with control_for(state_db, queue_db, tmp_path, replica="elsewhere") as elsewhere:
         with pytest.raises(Forbidden):
-            await bundle_bytes(stranger, sha256(BUNDLE), given)
+            await bundle_bytes(elsewhere, sha256(BUNDLE), given)
 
 
 async def test_a_job_without_a_bundle_costs_nothing_for_it(trace: System) -> None:
@@ -167,7 +167,7 @@ def test_a_store_that_signs_urls_opens_one_object_and_only_to_read(seaweedfs: Se
 
 
 REFUSALS: dict[str, tuple[dict[str, Any], str, str]] = {
-    "nobody has it": ({}, "jobs.detect.udf.sha256", "is ready"),
+    "it does not exist": ({}, "jobs.detect.udf.sha256", "is ready"),
     "another name": ({"bundle": "scanner"}, "jobs.detect.udf.bundle", "is called 'detector', not 'scanner'"),
     "no such module": ({"handler": "app.handler"}, "jobs.detect.udf.handler", "no module 'app'"),
     "no function": ({"handler": "handler"}, "jobs.detect.udf.handler", "not of the form module.function"),

@@ -1,4 +1,4 @@
-"""Bundles through the user API: announced, uploaded, judged; content is what they are, and nobody else's exist."""
+"""Bundles through the user API: announced, uploaded, checked; found by content, private to their organisation."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ async def test_a_bundle_is_announced_uploaded_and_ready(trace: System) -> None:
     done = await trace.got(WRITER, "POST", f"/v1/udf/bundles/{made['id']}/finalize")
     assert (done["status"], done["upload"], done["entry_points"]) == ("Ready", None, ["main"])
     (row,) = (await trace.got(READER, "GET", "/v1/udf/bundles"))["bundles"]
-    told = {"id": made["id"], "name": "detector", "kind": "python", "sha256": sha256(BUNDLE), "created_by": WRITER}
-    assert row | told == row
+    expected = {"id": made["id"], "name": "detector", "kind": "python", "sha256": sha256(BUNDLE), "created_by": WRITER}
+    assert row | expected == row
     assert (await trace.got(READER, "GET", f"/v1/udf/bundles/{made['id']}"))["entry_points"] == ["main"]
 
 
@@ -42,7 +42,7 @@ async def test_the_same_content_again_is_the_same_bundle_and_nothing_is_sent(tra
 
 
 async def test_pushed_by_many_at_once_or_again_after_a_crash_it_is_one_bundle_and_ready(trace: System) -> None:
-    await uploaded(trace)  # and whoever did it died
+    await uploaded(trace)  # and its caller died
     done = await asyncio.gather(*(pushed(trace) for _ in range(6)))
     assert {(outcome["id"], outcome["status"]) for outcome in done} == {(done[0]["id"], "Ready")}
     evil = await asyncio.gather(*(pushed(trace, EVIL) for _ in range(4)))
@@ -146,8 +146,8 @@ MISTAKES: tuple[dict[str, Any], ...] = (
 
 async def test_an_announcement_that_cannot_be_right_is_refused(trace: System) -> None:
     for wrong in MISTAKES:
-        told = announced(BUNDLE) | wrong
-        assert await trace.refused(WRITER, "POST", "/v1/udf/bundles", json=told) == (400, "invalid_request"), wrong
+        body = announced(BUNDLE) | wrong
+        assert await trace.refused(WRITER, "POST", "/v1/udf/bundles", json=body) == (400, "invalid_request"), wrong
 
 
 async def test_bundles_are_listed_in_pages_and_by_name(trace: System) -> None:

@@ -53,9 +53,9 @@ HOSTILE: dict[str, tuple[str, bytes]] = {
     "is there twice": ("duplicate", by_hand([MAIN, MAIN])),
     "is a file and a folder": ("duplicate", zipped(("a", b"x"), ("a/b.py", b"x"))),
     "is a folder and a file": ("duplicate", zipped(("a/b.py", b"x"), ("a", b"x"))),
-    "has a twin in capitals": ("case_twin", zipped(("main.py", b"x"), ("Main.py", b"y"))),
-    "has a folder's twin in capitals": ("case_twin", zipped(("a/x.py", b"x"), ("A/y.py", b"y"))),
-    "has a twin by ligature": ("case_twin", zipped(("\ufb01le.py", b"x"), ("file.py", b"y"))),
+    "differs from another in capitals": ("case_twin", zipped(("main.py", b"x"), ("Main.py", b"y"))),
+    "differs from another folder in capitals": ("case_twin", zipped(("a/x.py", b"x"), ("A/y.py", b"y"))),
+    "differs from another by a ligature": ("case_twin", zipped(("\ufb01le.py", b"x"), ("file.py", b"y"))),
     "is encrypted": ("encrypted", by_hand([Made(b"main.py", flags=1)])),
     "is strongly encrypted": ("encrypted", by_hand([Made(b"main.py", flags=0x41)])),
     "has unknown flags": ("unknown_form", by_hand([Made(b"main.py", flags=0x8000)])),
@@ -78,9 +78,9 @@ HOSTILE: dict[str, tuple[str, bytes]] = {
     "lies nowhere": ("disagreement", by_hand([Made(b"main.py", offset=3)])),
     "lies within another": ("overlap", by_hand([Made(b"a.py", INNER, 0), Made(b"inner.py", b"inner", offset=34)])),
     "reaches into the directory": ("overlap", by_hand([Made(b"a.py", b"xx", 0, packed_size=2000, size=2000)])),
-    "is hidden between two": ("hidden_bytes", by_hand([MAIN, Made(b"a.py", before=INNER)])),
-    "is hidden before the first": ("hidden_bytes", by_hand([Made(b"main.py", before=b"#!/bin/sh\n")])),
-    "is hidden before the directory": ("broken", by_hand([MAIN], gap=b"evil")),
+    "is inserted between two": ("hidden_bytes", by_hand([MAIN, Made(b"a.py", before=INNER)])),
+    "is inserted before the first": ("hidden_bytes", by_hand([Made(b"main.py", before=b"#!/bin/sh\n")])),
+    "is inserted before the directory": ("broken", by_hand([MAIN], gap=b"evil")),
     "is in the directory twice": ("overlap", by_hand([MAIN, Made(MAIN.name, MAIN.body, offset=0)])),
     "is in the directory twice by two names": ("disagreement", by_hand([MAIN, Made(b"b.py", MAIN.body, offset=0)])),
     "has a false directory": ("broken", by_hand([MAIN], shift=3)),
@@ -160,28 +160,28 @@ def test_a_zip_with_any_bytes_changed_is_refused_or_says_what_the_standard_libra
 def test_a_zip_streamed_with_sizes_behind_its_entries_is_taken(tmp_path: Path) -> None:
     class Unseekable(io.RawIOBase):
         def __init__(self) -> None:
-            self.kept = b""
+            self.written = b""
 
         def writable(self) -> bool:
             return True
 
         def write(self, piece: Any) -> int:
-            self.kept += bytes(piece)
+            self.written += bytes(piece)
             return len(piece)
 
     into = Unseekable()
     with zipfile.ZipFile(into, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("main.py", b"x" * 1000)
-    unpack(into.kept, tmp_path / "bundle")
+    unpack(into.written, tmp_path / "bundle")
     assert (tmp_path / "bundle" / "main.py").read_bytes() == b"x" * 1000
 
 
-@pytest.mark.parametrize("told", [0, 5])
-def test_sizes_behind_an_entry_may_be_left_out_before_it(told: int) -> None:
+@pytest.mark.parametrize("stated", [0, 5])
+def test_sizes_behind_an_entry_may_be_left_out_before_it(stated: int) -> None:
     body, packed = b"hello", Made(b"main.py", b"hello").stored()
     behind = b"PK\x07\x08" + struct.pack("<3L", zlib.crc32(body), len(packed), len(body))
     streamed = bytearray(by_hand([Made(b"main.py", body, flags=8, after=behind)]))
-    struct.pack_into("<3L", streamed, 14, 0, 0, told)
+    struct.pack_into("<3L", streamed, 14, 0, 0, stated)
     assert check(bytes(streamed)).files[0].path == "main.py"
     struct.pack_into("<3L", streamed, 14, 0, 0, 6)
     with pytest.raises(InvalidBundle, match="described in two ways"):

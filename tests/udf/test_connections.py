@@ -1,4 +1,4 @@
-"""The SDK's connections: kept over calls, opened anew when the door closed them; no call gets another's answer."""
+"""The SDK's connections: kept over calls, opened again when the server closed them; no call gets another's answer."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Answer = Callable[[BaseHTTPRequestHandler, int], tuple[int, bytes]]
 
 @contextmanager
 def listener(answer: Answer) -> Iterator[tuple[str, list[int]]]:
-    """A door that answers by a function of how many were asked before; with the port that each came from."""
+    """A server that answers by the number of the request; with the port that each came from."""
     came = list[int]()
 
     class Handler(BaseHTTPRequestHandler):
@@ -56,7 +56,7 @@ def test_a_connection_is_kept_from_call_to_call() -> None:
     assert len(set(came)) == 1
 
 
-def test_a_connection_that_the_door_closed_meanwhile_is_opened_anew_at_once() -> None:
+def test_a_connection_that_the_server_closed_meanwhile_is_opened_again_at_once() -> None:
     def closing(handler: BaseHTTPRequestHandler, n: int) -> tuple[int, bytes]:
         handler.close_connection = True  # without a word
         return 200, str(n).encode()
@@ -74,7 +74,7 @@ def test_what_may_help_later_is_tried_again_and_what_may_not_is_not() -> None:
     assert len(came) == 1
 
 
-def test_a_door_that_takes_too_long_is_asked_once_and_its_late_answer_is_nobodys() -> None:
+def test_a_server_that_takes_too_long_is_called_once_and_its_late_answer_is_dropped() -> None:
     heard, late = threading.Event(), threading.Event()
 
     def slow(_: BaseHTTPRequestHandler, n: int) -> tuple[int, bytes]:
@@ -87,17 +87,17 @@ def test_a_door_that_takes_too_long_is_asked_once_and_its_late_answer_is_nobodys
         assert call(url, Asked("POST", "/"))[1] == b"0"
         with pytest.raises(Refused, match=r"does not answer: no answer within 0\.2 s") as refused:
             call(url, Asked("POST", "/", seconds=0.2))
-        assert heard.wait(60)  # a busy door may hear it only when its caller is gone
+        assert heard.wait(60)  # a busy server may read it only when its caller is gone
         late.set()
         assert (refused.value.retryable, len(came)) == (True, 2)
         assert call(url, Asked("POST", "/"))[1] == b"2"
 
 
-def test_nobody_there_is_said_with_the_address(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_refused_connection_is_reported_with_the_address(monkeypatch: pytest.MonkeyPatch) -> None:
     waits = list[float]()
     # Its own clock alone: other threads of this process sleep too.
     monkeypatch.setattr("trace_udf.connections.time", SimpleNamespace(sleep=waits.append))
-    with socket.socket() as taken:  # so that nobody else listens there either
+    with socket.socket() as taken:  # so that no other process listens there
         taken.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{taken.getsockname()[1]}"
         with pytest.raises(Refused, match=f"{url} does not answer") as refused:

@@ -90,7 +90,7 @@ async def test_a_removal_that_was_cut_off_is_finished_and_nothing_half_removed_c
     with pytest.raises(ObjectsUnavailable):
         await DeleteUnusedBundles(broken.pool, broken.objects, NOW).once()
     assert await stored(trace) == {"Refused": True}
-    assert (await pushed(trace, BUNDLE))["status"] == "Ready", "whoever pushes it again meanwhile has it"
+    assert (await pushed(trace, BUNDLE))["status"] == "Ready", "pushed again meanwhile, it is ready"
     with pytest.raises(ObjectsUnavailable):
         await DeleteUnusedBundles(broken.pool, broken.objects, NOW).once()
     assert await DeleteUnusedBundles(trace.control.pool, trace.control.objects, LATER).once() == 1
@@ -107,7 +107,7 @@ CREATE TRIGGER wait_to_name BEFORE INSERT ON jobs FOR EACH ROW WHEN (NEW.udf_bun
 
 
 class CutOff:
-    """A store that removes what it is told to, and is not heard any more when it has."""
+    """A store that deletes the objects, and whose answer is lost."""
 
     def __init__(self, store: ObjectStore) -> None:
         self._store = store

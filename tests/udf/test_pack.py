@@ -27,7 +27,7 @@ def paths(archive: bytes) -> set[str]:
     return {entry.path for entry in check(archive).files}
 
 
-def test_the_same_files_are_the_same_bytes_whoever_packs_them_and_when(code: Path, tmp_path: Path) -> None:
+def test_the_same_files_are_packed_into_the_same_bytes_by_any_user_at_any_time(code: Path, tmp_path: Path) -> None:
     first = pack(code)
     other = tmp_path / "other"
     (other / "lib").mkdir(parents=True)

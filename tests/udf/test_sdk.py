@@ -50,7 +50,7 @@ def handler(task):
 
 
 @pytest.mark.anyio
-async def test_a_function_publishes_tells_remembers_and_completes(there: Functions) -> None:
+async def test_a_function_publishes_emits_saves_state_and_completes(there: Functions) -> None:
     claimed = await there.claimed()
     answer, message = await there.run(GOOD, claimed)
     assert answer["status"] == "Completed"
@@ -88,7 +88,7 @@ async def test_what_a_function_raises_fails_the_attempt_with_its_words_and_place
         assert (status, message in (error or ""), again) == ("Failed", True, retried), line
 
 
-BUSY = "{'code': 'busy', 'message': 'no room', 'retryable': True}"
+BUSY = "{'code': 'busy', 'message': 'no free place', 'retryable': True}"
 PYTHON_BUSY = f"""
 import trace_udf
 
@@ -104,7 +104,7 @@ exports.handler = udf(async () => {{ throw new Refused("POST /v1/task/query", 42
 
 @pytest.mark.anyio
 @pytest.mark.parametrize(("code", "file"), [(PYTHON_BUSY, "main.py"), (NODE_BUSY, "main.js")], ids=["python", "node"])
-async def test_a_function_that_the_platform_had_no_room_for_did_not_use_up_an_attempt(
+async def test_a_function_that_found_the_platform_busy_did_not_use_up_an_attempt(
     there: Functions, code: str, file: str
 ) -> None:
     claimed = await there.claimed()
@@ -170,9 +170,11 @@ async def test_alerts_are_one_batch_with_one_row_for_each_key(there: Functions, 
 @pytest.mark.parametrize(("code", "file"), [(ALERTS, "main.py"), (NODE_ALERTS, "main.js")], ids=["python", "node"])
 async def test_alerts_go_to_the_jobs_own_dataset_whatever_its_name(there: Functions, code: str, file: str) -> None:
     claimed = await there.claimed()
-    own, told = (msgspec.to_builtins(output) for output in claimed.task.outputs)
+    own, other_output = (msgspec.to_builtins(output) for output in claimed.task.outputs)
     alert = {"alert_definition_id": "7d444840-9dc0-11d1-b245-5ffdce74fad2", "name": "large", "severity": "warning"}
-    answer, _ = await there.run(code, claimed, file=file, alerts=[alert], outputs=[{**own, "name": "whales"}, told])
+    answer, _ = await there.run(
+        code, claimed, file=file, alerts=[alert], outputs=[{**own, "name": "whales"}, other_output]
+    )
     assert answer == {"status": "Completed"}
     (batch,) = await there.batches()
     assert own["dataset_uuid"] in batch["batch_uri"]
