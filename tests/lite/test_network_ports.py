@@ -13,7 +13,7 @@ def test_ports_that_are_asked_for_together_are_different() -> None:
     assert set(ports) <= set(FREE)
 
 
-def test_whoever_asks_at_the_same_time_seldom_gets_the_same() -> None:
+def test_concurrent_callers_rarely_get_the_same_port() -> None:
     """Between the look and the use another may take it. By chance five are the same once in a million times."""
     often = Counter(free_port() for _ in range(200)).most_common(1)
     assert often[0][1] < 5

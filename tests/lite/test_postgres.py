@@ -1,4 +1,4 @@
-"""The embedded server keeps its data and its secrets, whoever kills it and wherever it lies."""
+"""The embedded server keeps its data and its secrets, however it is killed and wherever it lies."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tracelake.lite.postgres import Cluster, prepare, reset_password
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    """Closed to everybody else, as a home below /root is."""
+    """Closed to other users, as a home below /root is."""
     made = Path(tempfile.mkdtemp(prefix="trace-test-"))
     yield made
     shutil.rmtree(made)
@@ -84,7 +84,7 @@ def test_a_start_right_after_kill_9_with_busy_backends_succeeds(cluster: Cluster
             connection.close()
 
 
-def test_a_stale_pid_file_that_names_a_living_stranger_does_not_stop_a_start(cluster: Cluster) -> None:
+def test_a_stale_pid_file_that_names_another_living_process_does_not_stop_a_start(cluster: Cluster) -> None:
     with running(cluster) as server:
         with_a_row(server)
     stale = f"{os.getpid()}\n{cluster.directory}\n0\n{cluster.port}\n\n\n0 0\n"
@@ -143,7 +143,7 @@ def test_a_damaged_folder_is_said_in_one_sentence(cluster: Cluster) -> None:
 
 
 def test_it_runs_as_an_ordinary_user_too(folder: Path, sockets: Path) -> None:
-    """Run by root, the test becomes nobody in a child; run by a user, it is one already."""
+    """Run by root, the test becomes user `nobody` in a child; run by a user, it is unprivileged already."""
 
     def as_a_user() -> None:
         cluster = Cluster("user", folder / "data", sockets, free_port(), settings=QUICK)
@@ -157,17 +157,17 @@ def test_it_runs_as_an_ordinary_user_too(folder: Path, sockets: Path) -> None:
 
 
 def in_child_as_user(work: object, folders: list[Path]) -> int:
-    nobody = pwd.getpwnam("nobody")
+    account = pwd.getpwnam("nobody")
     if os.geteuid() == 0:
         for made in folders:
-            os.chown(made, nobody.pw_uid, nobody.pw_gid)
+            os.chown(made, account.pw_uid, account.pw_gid)
     child = os.fork()
     if child == 0:
         try:
             if os.geteuid() == 0:
                 os.setgroups([])
-                os.setgid(nobody.pw_gid)
-                os.setuid(nobody.pw_uid)
+                os.setgid(account.pw_gid)
+                os.setuid(account.pw_uid)
             work()  # type: ignore[operator]
         except BaseException:  # noqa: BLE001 - a child of a test says everything
             traceback.print_exc()

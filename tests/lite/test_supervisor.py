@@ -25,21 +25,21 @@ from tracelake.settings import UpSettings
 
 SPEAKS = """
 import os, socket, sys, time, signal, subprocess
-def tell(text):
+def notify(text):
     channel = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
     channel.sendto(text.encode(), os.environ["NOTIFY_SOCKET"])
 def ready():
-    tell("READY=1\\nSTATUS=here I am")
+    notify("READY=1\\nSTATUS=here I am")
 def beat():
     while True:
-        tell("WATCHDOG=1")
+        notify("WATCHDOG=1")
         time.sleep(0.2)
 """
 
-PATIENT = UpSettings(
+LONG_TIMEOUTS = UpSettings(
     backoff_seconds=0.05, backoff_max_seconds=0.2, watchdog_seconds=60, stop_seconds=60, start_seconds=60
 )
-"""A child of a busy machine may be slow; a test of one that does nothing any more has less patience with it."""
+"""A child of a busy machine may be slow; a test of one that does nothing any more has shorter time-outs."""
 
 
 @pytest.fixture
@@ -50,9 +50,9 @@ def folder() -> Iterator[Path]:
 
 
 class Watched:
-    """A supervisor and the story it told."""
+    """A supervisor and the states that it reported."""
 
-    def __init__(self, folder: Path, settings: UpSettings = PATIENT) -> None:
+    def __init__(self, folder: Path, settings: UpSettings = LONG_TIMEOUTS) -> None:
         self.story: list[tuple[str, str]] = []
         self.supervisor = Supervisor(settings, folder, folder / "s", self.note)
 
@@ -74,7 +74,7 @@ def child(name: str, code: str, **more: object) -> Child:
 
 
 def supervised(folder: Path, work: Callable[[Watched], Awaitable[None]], **impatient: float) -> Watched:
-    watched = Watched(folder, PATIENT.model_copy(update=impatient))
+    watched = Watched(folder, LONG_TIMEOUTS.model_copy(update=impatient))
 
     async def run() -> None:
         try:
@@ -205,7 +205,7 @@ def test_what_a_crashed_child_left_running_is_ended_before_the_next_one_starts(f
 
 def test_a_secret_on_standard_input_reaches_the_child_and_no_other_place(folder: Path) -> None:
     async def work(watched: Watched) -> None:
-        code = "secret = sys.stdin.read(); tell('READY=1\\nSTATUS=' + secret[::-1]); beat()"
+        code = "secret = sys.stdin.read(); notify('READY=1\\nSTATUS=' + secret[::-1]); beat()"
         argv = [sys.executable, "-c", SPEAKS + code]
         quiet = Launch(argv, env={"PATH": os.defpath}, cwd=Path("/"), stdin=b"drowssap")
         await watched.supervisor.start([Child("one", lambda: quiet)])
@@ -292,25 +292,27 @@ def test_one_who_is_born_while_a_family_is_looked_for_is_found_too() -> None:
         assert left == []
 
 
-def test_a_child_is_asked_to_stop_once_and_finishes_what_it_has_in_hand(folder: Path) -> None:
+def test_a_child_gets_one_stop_signal_and_finishes_its_work(folder: Path) -> None:
     """Asked twice, a process takes it that there is no time, and drops its work."""
     counts = (
         "\nasked = []\n"
         "signal.signal(signal.SIGTERM, lambda *_: asked.append(1))\n"
         "ready()\n"
-        "while not asked: tell('WATCHDOG=1'); time.sleep(0.02)\n"
-        "tell('STATUS=has heard it')\n"
-        f"while not os.path.exists({str(folder / 'go')!r}): tell('WATCHDOG=1'); time.sleep(0.02)\n"
+        "while not asked: notify('WATCHDOG=1'); time.sleep(0.02)\n"
+        "notify('STATUS=has heard it')\n"
+        f"while not os.path.exists({str(folder / 'go')!r}): notify('WATCHDOG=1'); time.sleep(0.02)\n"
         f"open({str(folder / 'asked')!r}, 'w').write(str(len(asked)))\n"
     )
 
     async def work(watched: Watched) -> None:
         await watched.supervisor.start([child("one", counts)])
-        (kept,) = watched.supervisor._children
+        (started,) = watched.supervisor._children
         stopping = asyncio.create_task(watched.supervisor.stop())
-        await watched.until(lambda: kept._reported.status == "has heard it")
-        beaten = kept._reported.last
-        await watched.until(lambda: kept._reported.last > beaten)  # whoever asks at every beat has asked again
+        await watched.until(lambda: started._reported.status == "has heard it")
+        beaten = started._reported.last
+        await watched.until(
+            lambda: started._reported.last > beaten
+        )  # a signal at every heartbeat would have been repeated by now
         (folder / "go").touch()
         await stopping
 

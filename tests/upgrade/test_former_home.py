@@ -129,9 +129,9 @@ def _applied(directory: Path, database: str) -> dict[str, str]:
 
 
 def test_every_dataset_holds_the_rows_that_it_held(upgraded: Upgraded) -> None:
-    kept = ("rows", "sha256")
+    compared = ("rows", "sha256")
     assert upgraded.datasets == {
-        name: {key: dataset[key] for key in kept} for name, dataset in upgraded.expected["datasets"].items()
+        name: {key: dataset[key] for key in compared} for name, dataset in upgraded.expected["datasets"].items()
     }
     storages = {dataset["storage"] for dataset in upgraded.expected["datasets"].values() if dataset["rows"]}
     assert storages == {"parquet", "postgres", "buffered"}
@@ -163,7 +163,7 @@ def test_what_was_queued_or_waited_for_its_next_attempt_runs_once_to_its_end(upg
     assert ends == {(job, "Completed", 1) for job in ("ingest", "products", "note")} | {("yearly", "Completed", 2)}
 
 
-def test_alerts_that_nobody_took_are_sent_once_and_those_sent_before_are_not_sent_again(upgraded: Upgraded) -> None:
+def test_pending_alerts_are_sent_once_and_those_sent_before_are_not_sent_again(upgraded: Upgraded) -> None:
     former = upgraded.expected["deliveries"]
     pending = sorted((id_, item["dedupe_key"]) for id_, item in former.items() if item["status"] == "Pending")
     assert pending
@@ -204,7 +204,7 @@ def test_new_work_is_accepted_and_the_chain_is_followed_on(upgraded: Upgraded) -
 
 
 def test_each_migration_is_applied_once_and_a_second_start_applies_none(upgraded: Upgraded) -> None:
-    """The last test: it stops the system, since the databases of a running one let nobody in."""
+    """The last test: it stops the system, since the databases of a running one accept no other connection."""
     upgraded.until_the_end.close()
     former, first = upgraded.former_migrations, applied(upgraded.trace.home)
     files = {database: {path.stem for path in (MIGRATIONS / database).glob("*.sql")} for database in CLUSTER_OF}
