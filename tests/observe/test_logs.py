@@ -65,7 +65,7 @@ async def test_every_line_about_a_task_says_whose_it_is_while_many_run_together(
     ids = {str(row["id"]) for row in rows}
     for event in ("claimed", "runs"):
         assert {line["task"] for line in said if line["event"] == event} == ids
-    # One line of the worker and one of the door for each; those of the door have the id of the request they came with.
+    # One line of the worker and one of the API for each; those of the API have the id of their request.
     completed = [line for line in said if line["event"] == "completed"]
     assert sorted(line["task"] for line in completed) == sorted([*ids, *ids])
     requests = [line["request"] for line in completed if "request" in line]
@@ -130,10 +130,10 @@ async def test_an_attempt_that_is_given_up_is_said_with_whose_it_was(lines: Line
 async def test_what_is_said_in_a_batch_is_not_said_of_the_caller_who_started_it() -> None:
     inside: list[Any] = []
 
-    async def run(asked: Sequence[int]) -> Sequence[int]:
+    async def run(requests: Sequence[int]) -> Sequence[int]:
         inside.append(dict(current_log_fields()))
         await asyncio.sleep(0)
-        return asked
+        return requests
 
     coalesced: Coalesced[int, int] = Coalesced(run, key=lambda answer: answer, verb="batch")
 

@@ -1,4 +1,4 @@
-"""What is counted is true, is told only to whom it may be, and costs the database little however many ask."""
+"""Metrics are true, are served to authorised callers only, and cost the database little however often they are read."""
 
 from __future__ import annotations
 
@@ -93,8 +93,8 @@ async def test_what_waits_is_seen_with_its_depth_and_age(walk: Walk) -> None:
     assert found["trace_lease_lag_seconds",] == 0
 
 
-async def test_lags_say_how_late_leases_retries_and_promises_are(state_db: str, walk: Walk) -> None:
-    # Nobody does the work here: a database of its own that no loop looks after would do; this one is held by a lock.
+async def test_lags_say_how_late_leases_retries_and_outbox_entries_are(state_db: str, walk: Walk) -> None:
+    # No worker runs here: a database without loops would do; this one is held by a lock.
     await trigger(walk.control, walk.org.id, "walk", "ask", cursor=1, request_id=uuid4())
     await walk.until("work", ["Queued"])
     with psycopg.connect(state_db) as held:
@@ -109,13 +109,15 @@ async def test_lags_say_how_late_leases_retries_and_promises_are(state_db: str, 
             "INSERT INTO outbox (org_id, kind, payload, available_at)"
             " SELECT id, 'route_event', '{}', now() - interval '7 s' FROM orgs"
         )
-        owed = {kind: (depth, age) for kind, depth, age in held.execute(queries("gauges")["outbox_pending"]).fetchall()}
-        assert owed["route_event"][0] == 1
-        assert owed["route_event"][1] >= 7
+        pending = {
+            kind: (depth, age) for kind, depth, age in held.execute(queries("gauges")["outbox_pending"]).fetchall()
+        }
+        assert pending["route_event"][0] == 1
+        assert pending["route_event"][1] >= 7
         held.rollback()
 
 
-async def test_many_who_ask_are_one_look_at_the_database(walk: Walk) -> None:
+async def test_many_scrapes_are_one_query_on_the_database(walk: Walk) -> None:
     gauges = Gauges(walk.control, fresh_seconds=3600)
     await gauges.refresh()
     before = walk.control.metrics.text()
@@ -128,39 +130,39 @@ async def test_many_who_ask_are_one_look_at_the_database(walk: Walk) -> None:
     assert b"trace_tasks_queued{" in walk.control.metrics.text()
 
 
-async def test_without_a_database_the_process_still_tells_what_it_counted(walk: Walk) -> None:
+async def test_without_a_database_the_process_still_serves_its_own_counters(walk: Walk) -> None:
     await Gauges(walk.control).refresh()
     walk.control.pool.terminate()
     gauges = Gauges(walk.control)
     await gauges.refresh()
     text = walk.control.metrics.text().decode()
     assert "trace_gauges_read 0.0" in text
-    assert "trace_queue_messages{" not in text  # old figures are not told as new ones
+    assert "trace_queue_messages{" not in text  # old figures are not reported as new ones
     assert "trace_loop_seconds_count" in text
 
 
 @pytest.mark.parametrize(
     "headers", [{}, {"Authorization": "Bearer nonsense"}, {"Authorization": "Basic dGhlIHdvcmtlciB0b2tlbg=="}]
 )
-async def test_only_who_shows_a_worker_token_is_told(walk: Walk, headers: dict[str, str]) -> None:
+async def test_metrics_need_a_worker_token(walk: Walk, headers: dict[str, str]) -> None:
     inside = walk.dispatcher.http
-    stranger = httpx.Request("GET", inside.base_url.join("/metrics"), headers=headers)
-    assert (await inside.send(stranger)).status_code == 401
+    unauthenticated = httpx.Request("GET", inside.base_url.join("/metrics"), headers=headers)
+    assert (await inside.send(unauthenticated)).status_code == 401
     assert (await inside.get("/metrics")).status_code == 200  # the header of workers does as well
     assert (await walk.tasks._http.get("/metrics", headers=BEARER)).status_code == 404
 
 
-async def test_the_public_door_and_the_query_door_keep_to_it_too() -> None:
+async def test_the_public_api_and_the_query_api_need_it_too() -> None:
     metrics = Metrics()
     inside = Starlette(routes=[metrics_route(metrics, IdentitySettings(worker_token=SecretStr("w")))])
     async with _over(inside) as query:
         assert (await query.get("/metrics", headers={"Authorization": "Bearer w"})).status_code == 200
         with pytest.raises(Unauthenticated, match="worker token"):
             await query.get("/metrics", headers={"Authorization": "Bearer x"})
-    nobody: httpx.AsyncClient = None  # type: ignore[assignment]
+    no_client: httpx.AsyncClient = None  # type: ignore[assignment]
     from tracelake.wire.client import DispatcherClient
 
-    async with _over(public_api(DispatcherClient(nobody), IdentitySettings())) as public:
+    async with _over(public_api(DispatcherClient(no_client), IdentitySettings())) as public:
         assert (await public.get("/metrics", headers=BEARER)).status_code == 404
 
 
@@ -200,7 +202,7 @@ async def test_an_application_that_breaks_is_counted_as_a_fault() -> None:
     assert Routes([]).template("/x") == "(none)"
 
 
-async def test_a_process_without_a_door_tells_on_loopback_if_asked_to() -> None:
+async def test_a_process_without_a_listener_serves_metrics_on_loopback_if_configured() -> None:
     metrics, port = Metrics(), free_port()
     async with httpx.AsyncClient() as http:
         with serve_metrics(metrics, port):

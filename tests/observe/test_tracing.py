@@ -32,8 +32,8 @@ class Receiver:
         class Handler(BaseHTTPRequestHandler):
             def do_POST(self) -> None:
                 body = self.rfile.read(int(self.headers["content-length"]))
-                told = ExportTraceServiceRequest.FromString(body)
-                for resource in told.resource_spans:
+                request = ExportTraceServiceRequest.FromString(body)
+                for resource in request.resource_spans:
                     for scope in resource.scope_spans:
                         receiver.spans.extend(scope.spans)
                 self.send_response(200)
@@ -114,7 +114,7 @@ async def test_a_receiver_that_is_away_stops_nothing(state_db: str, queue_db: st
 def test_a_share_of_nothing_sends_nothing(receiver: Receiver) -> None:
     start_tracing("test", TracingSettings(endpoint=receiver.endpoint, sample=0))
     with span("unseen"):
-        assert "traceparent" in trace_headers()  # the next process is told not to keep it either
+        assert "traceparent" in trace_headers()  # the next process does not sample it either
     stop_tracing()
     assert receiver.spans == []
 

@@ -35,11 +35,11 @@ async def awake(state_db: str, queue_db: str, folder: Path) -> AsyncIterator[Wal
 
 
 @asynccontextmanager
-async def mute(state_db: str, queue_db: str, folder: Path, *, tells: bool = True) -> AsyncIterator[Control]:
+async def mute(state_db: str, queue_db: str, folder: Path, *, connected: bool = True) -> AsyncIterator[Control]:
     """Another replica that can write and whose loops do not run."""
     async with control_for(state_db, queue_db, folder, replica="mute") as control:
         others = ListenForReplicas(control)
-        if tells:
+        if connected:
             await others.start()
         try:
             yield control
@@ -94,7 +94,7 @@ async def test_a_retry_that_another_replica_planned_is_not_slept_through(
                 await asyncio.sleep(0.02)
 
 
-async def test_a_lease_that_ends_sooner_than_the_reaper_meant_to_look_is_not_slept_through(
+async def test_a_lease_that_expires_before_the_next_planned_check_wakes_the_loop(
     state_db: str, queue_db: str, tmp_path: Path
 ) -> None:
     async with awake(state_db, queue_db, tmp_path) as walk:
@@ -110,7 +110,7 @@ async def test_a_cut_wire_is_mended_and_what_was_written_meanwhile_is_found(
 ) -> None:
     async with (
         awake(state_db, queue_db, tmp_path) as walk,
-        mute(state_db, queue_db, tmp_path, tells=False) as silent,
+        mute(state_db, queue_db, tmp_path, connected=False) as silent,
     ):
         before = await listener(walk)
         await trigger(silent, walk.org.id, "walk", "ask", cursor=1, request_id=uuid4())
@@ -134,38 +134,38 @@ async def test_the_page_names_every_signal_that_a_notification_may_carry(
         assert {sentence[0], *re.findall(r"\w+", sentence[1])} == set(ListenForReplicas(walk.control)._signals)
 
 
-async def test_a_replica_that_gets_to_its_own_work_tells_nobody(state_db: str, queue_db: str, tmp_path: Path) -> None:
+async def test_a_replica_that_does_its_own_work_notifies_no_other(state_db: str, queue_db: str, tmp_path: Path) -> None:
     async with awake(state_db, queue_db, tmp_path) as walk:
         await trigger(walk.control, walk.org.id, "walk", "ask", cursor=1, request_id=uuid4())
         await walk.until("work", ["Queued"])
         walk.control.outbox_signal._check_loop()  # as if the time were up, whatever this machine is busy with
-        told = walk.control.metrics.registry.get_sample_value(
+        notified = walk.control.metrics.registry.get_sample_value(
             "trace_wakes_total", {"signal": "outbox", "direction": "sent"}
         )
-        assert told is None
+        assert notified is None
 
 
-async def test_a_bell_that_nobody_hears_tells_others_once_for_many_rings() -> None:
-    signal, told = Signal(), list[int]()
-    signal.notify_replicas(lambda: told.append(1))
+async def test_a_signal_without_a_waiter_notifies_other_replicas_once_for_many_calls() -> None:
+    signal, notified = Signal(), list[int]()
+    signal.notify_replicas(lambda: notified.append(1))
     for _ in range(100):
         signal.notify()
     async with asyncio.timeout(60):
-        while not told:  # noqa: ASYNC110 - a timer does it
+        while not notified:  # noqa: ASYNC110 - a timer does it
             await asyncio.sleep(0.01)
-    assert told == [1]
+    assert notified == [1]
 
 
-async def test_a_bell_that_was_heard_tells_nobody_and_a_wake_is_never_passed_on() -> None:
-    signal, told = Signal(), list[int]()
-    signal.notify_replicas(lambda: told.append(1))
+async def test_a_signal_that_was_received_notifies_no_other_replica_and_a_wake_is_never_forwarded() -> None:
+    signal, notified = Signal(), list[int]()
+    signal.notify_replicas(lambda: notified.append(1))
     signal.notify()
     await signal.wait(AN_HOUR)
     signal._check_loop()
     signal.wake()
     await signal.wait(AN_HOUR)
-    assert signal._check is None or not told
-    assert told == []
+    assert signal._check is None or not notified
+    assert notified == []
 
 
 async def test_what_falls_due_while_a_loop_works_shortens_its_next_sleep() -> None:

@@ -26,13 +26,15 @@ async def test_it_listens_again_after_a_cut_and_says_that_notifications_may_have
     payloads: asyncio.Queue[str | None] = asyncio.Queue()
     statuses: list[bool] = []
     async with open_pool(state_db, name="test", max_size=2) as pool, asyncio.timeout(SECONDS):
-        async with in_background(listen(lambda: pool_connection(pool), "news", payloads.put_nowait, statuses.append)):
+        async with in_background(
+            listen(lambda: pool_connection(pool), "updates", payloads.put_nowait, statuses.append)
+        ):
             assert await payloads.get() is None
-            await pool.execute("NOTIFY news, 'first'")
+            await pool.execute("NOTIFY updates, 'first'")
             assert await payloads.get() == "first"
             await pool.execute("SELECT pg_terminate_backend($1)", await pool.fetchval(LISTENER))
             assert await payloads.get() is None
-            await pool.execute("NOTIFY news, 'second'")
+            await pool.execute("NOTIFY updates, 'second'")
             assert await payloads.get() == "second"
         assert statuses == [True, False, True, False]
         assert await _channels(pool) == [], "its connection went back to the pool with a listener on it"
@@ -46,7 +48,7 @@ async def test_a_connection_that_answers_nothing_is_replaced(state_db: str, monk
     async with (
         open_pool(state_db, name="test", max_size=2) as pool,
         asyncio.timeout(SECONDS),
-        in_background(listen(lambda: pool_connection(pool), "news", payloads.put_nowait)),
+        in_background(listen(lambda: pool_connection(pool), "updates", payloads.put_nowait)),
     ):
         await payloads.get()
         server: int = await pool.fetchval(LISTENER)
@@ -55,7 +57,7 @@ async def test_a_connection_that_answers_nothing_is_replaced(state_db: str, monk
             assert await payloads.get() is None
         finally:
             os.kill(server, signal.SIGCONT)
-        await pool.execute("NOTIFY news, 'again'")
+        await pool.execute("NOTIFY updates, 'again'")
         assert await payloads.get() == "again"
 
 

@@ -1,6 +1,6 @@
-"""A source as it really runs: a Dispatcher with its loops, a worker, and an operator that follows until told to stop.
+"""A source as it really runs: a Dispatcher with its loops, a worker, and an operator that follows until it is stopped.
 
-Whatever stops it, it goes on where it was: what it told of is 1, 2, 3, ... without a hole and without a double.
+Whatever stops it, it goes on where it was: its events are 1, 2, 3, ... without a gap or a duplicate.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ jobs:
 
 @dataclass
 class Follower:
-    """Counts on from its state, and tells of each number."""
+    """Counts on from its state, and emits each number."""
 
     resets: list[int] = field(default_factory=list)
     runs: int = 0
@@ -116,16 +116,16 @@ def waits(row: asyncpg.Record | None) -> bool:
     return row is not None and row["state_text"] == "Pending"
 
 
-async def told(walk: Walk) -> list[int]:
+async def emitted(walk: Walk) -> list[int]:
     rows = await walk.control.pool.fetch("SELECT cursor_value FROM events WHERE kind = 'cursor' ORDER BY 1")
     return [row["cursor_value"] for row in rows]
 
 
 async def grown(walk: Walk, by: int = 3) -> None:
-    """It follows: some more was told, each number once."""
-    before = len(await told(walk))
+    """It follows: more events were emitted, each number once."""
+    before = len(await emitted(walk))
     async with asyncio.timeout(60):
-        while len(found := await told(walk)) < before + by:  # noqa: ASYNC110 - another process' work is waited for
+        while len(found := await emitted(walk)) < before + by:  # noqa: ASYNC110 - another process' work is waited for
             await asyncio.sleep(0.05)
     assert found == list(range(1, len(found) + 1))
 
@@ -138,7 +138,7 @@ async def test_a_pause_stops_it_and_its_end_lets_the_same_run_go_on(walk: Walk) 
         reported = await until(walk, lambda row: row is not None and row["progress"] is not None)
         await pause_source(walk.control, user(walk), "feed", "follow")
         await until(walk, waits)
-        count = len(await told(walk))
+        count = len(await emitted(walk))
         assert follow.runs == 1
         await resume_source(walk.control, user(walk), "feed", "follow")
         again = await until(walk, runs)
@@ -148,7 +148,7 @@ async def test_a_pause_stops_it_and_its_end_lets_the_same_run_go_on(walk: Walk) 
     assert reported is not None
     assert "following" in reported["progress"]
     assert again["run_id"] == first["run_id"]
-    assert len(await told(walk)) > count
+    assert len(await emitted(walk)) > count
     assert follow.resets == [0]
 
 
@@ -161,10 +161,10 @@ async def test_a_shutdown_drains_it_and_the_next_start_goes_on_as_the_same_run(w
         row = await source(walk)
         assert row is not None
         assert waits(row) or (row["state_text"], row["drain_reason"]) == ("Draining", "shutdown")  # it may be quick
-    await until(walk, waits)  # the worker ended: it had told its source to stop
+    await until(walk, waits)  # the worker ended: it had stopped its source
     for _ in range(2):  # as often as it takes to settle and to start one
         await KeepSourcesRunning(walk.control).once()
-    assert waits(await source(walk))  # and nobody starts it
+    assert waits(await source(walk))  # and it is not started
     await release_sources(walk.control)
     async with working(worker(walk, "two", follow)):
         again = await until(walk, runs)

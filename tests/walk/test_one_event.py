@@ -39,7 +39,7 @@ async def walk(state_db: str, queue_db: str, tmp_path: Path) -> AsyncIterator[Wa
 async def test_an_event_goes_through_every_process_once(walk: Walk) -> None:
     async with working(walk.worker("one")), working(walk.worker("two")):
         request = uuid4()
-        for _ in range(3):  # asked three times, triggered once
+        for _ in range(3):  # requested three times, triggered once
             await trigger(walk.control, walk.org.id, "walk", "ask", start=0, end=99, request_id=request)
         await walk.until("work", ["Completed"])
         await walk.until("after", ["Completed"])
@@ -51,8 +51,8 @@ async def test_an_event_goes_through_every_process_once(walk: Walk) -> None:
     assert [tuple(row) for row in story] == [(job, "partition:0-99", True) for job in ("ask", "work", "after")]
     attempts = await walk.control.pool.fetch("SELECT outcome::text FROM task_attempts")
     assert [row["outcome"] for row in attempts] == ["Completed", "Completed"]
-    owed = "SELECT count(*) FROM outbox WHERE status <> 'Done'"
-    assert await walk.control.pool.fetchval(owed) == 0
+    pending = "SELECT count(*) FROM outbox WHERE status <> 'Done'"
+    assert await walk.control.pool.fetchval(pending) == 0
     assert (await walk.control.queue.depth("tasks-ecs_platform")).in_flight == 0
 
 
@@ -95,7 +95,7 @@ async def test_a_worker_that_lost_its_lease_reports_nothing_and_the_retry_counts
         go.wait(60)
         return run_pure(task)
 
-    # One hand only: it must not take the second attempt as well.
+    # One slot only: it must not take the second attempt as well.
     async with working(replace(walk.worker("slow", slow), concurrency=1)):
         await trigger(walk.control, walk.org.id, "walk", "ask", cursor=7, request_id=uuid4())
         await asyncio.to_thread(held.wait, 60)
@@ -139,7 +139,7 @@ class DropsAnswers(httpx.AsyncBaseTransport):
 
 
 async def test_a_lost_answer_to_a_claim_costs_no_lease(state_db: str, queue_db: str, tmp_path: Path) -> None:
-    """The lease outlasts the test's patience: whoever waits for it to end fails."""
+    """The lease outlasts the test's time limit: a wait for its end fails."""
     dropping: list[DropsAnswers] = []
 
     def line(as_it_is: httpx.AsyncBaseTransport) -> httpx.AsyncBaseTransport:

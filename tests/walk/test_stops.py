@@ -1,6 +1,6 @@
-"""A task that is ended or held is told so at once: its worker need not wait for a heartbeat.
+"""The worker of a task that is ended or paused is notified at once, before its next heartbeat.
 
-The heartbeats of these tests are half an hour apart, so none of them can be what tells.
+The heartbeats of these tests are half an hour apart, so none of them can be the notification.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ async def walk(state_db: str, queue_db: str, tmp_path: Path) -> AsyncIterator[Wa
 
 
 @asynccontextmanager
-async def in_hand(walk: Walk) -> AsyncIterator[Holds]:
+async def running_task(walk: Walk) -> AsyncIterator[Holds]:
     holds = Holds()
     async with working(holding(walk, holds)):
         await a_task_in_hand(walk, holds, interval=HALF_AN_HOUR, lease=2 * HALF_AN_HOUR)
@@ -70,7 +70,7 @@ async def waiting(walk: Walk, count: int) -> None:
             await asyncio.sleep(0.01)
 
 
-async def until_no_news(dispatcher: DispatcherClient) -> None:
+async def until_unchanged(dispatcher: DispatcherClient) -> None:
     """A Dispatcher that has just begun to hear the others knows nothing of what was before, and says so once."""
     mark = (await dispatcher.stops("")).mark
     while (answer := await dispatcher.stops(mark)).changed:
@@ -78,7 +78,7 @@ async def until_no_news(dispatcher: DispatcherClient) -> None:
 
 
 async def test_a_canceled_task_is_ended_at_once(walk: Walk) -> None:
-    async with in_hand(walk) as holds:
+    async with running_task(walk) as holds:
         await cancel_task(walk.control, walk.org.id, await the_task(walk), "not wanted any more")
         await until(holds.canceled, holds)
     assert await walk.statuses("work") == ["Canceled"]
@@ -87,15 +87,18 @@ async def test_a_canceled_task_is_ended_at_once(walk: Walk) -> None:
 async def test_a_task_that_another_replica_cancels_is_ended_at_once(
     walk: Walk, state_db: str, queue_db: str, tmp_path: Path
 ) -> None:
-    async with walking(state_db, queue_db, tmp_path, replica="two", deploys=False) as other, in_hand(walk) as holds:
+    async with (
+        walking(state_db, queue_db, tmp_path, replica="two", deploys=False) as other,
+        running_task(walk) as holds,
+    ):
         await cancel_task(other.control, walk.org.id, await the_task(walk), "not wanted any more")
         await until(holds.canceled, holds)
 
 
-async def test_a_task_that_was_canceled_while_its_worker_heard_nobody_is_ended_when_it_does_again(
+async def test_a_task_that_was_canceled_while_its_worker_was_cut_off_is_ended_when_it_reconnects(
     state_db: str, queue_db: str, tmp_path: Path
 ) -> None:
-    away, asked_again = asyncio.Event(), asyncio.Event()
+    away, called_again = asyncio.Event(), asyncio.Event()
 
     class Line(httpx.AsyncBaseTransport):
         def __init__(self, line: httpx.AsyncBaseTransport) -> None:
@@ -103,27 +106,27 @@ async def test_a_task_that_was_canceled_while_its_worker_heard_nobody_is_ended_w
 
         async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
             if away.is_set() and request.url.path.endswith("/task-stops"):
-                asked_again.set()
+                called_again.set()
                 raise httpx.ConnectError("cut")
             return await self.line.handle_async_request(request)
 
         async def aclose(self) -> None:
             await self.line.aclose()
 
-    async with walking(state_db, queue_db, tmp_path, line=Line) as walk, in_hand(walk) as holds:
+    async with walking(state_db, queue_db, tmp_path, line=Line) as walk, running_task(walk) as holds:
         away.set()
         walk.control.stops.notify()  # ends the call that waits
         async with asyncio.timeout(30):
-            await asked_again.wait()
+            await called_again.wait()
         mark = (await walk.control.stops.after("", 0)).mark
         await cancel_task(walk.control, walk.org.id, await the_task(walk), "not wanted any more")
-        await walk.control.stops.after(mark, 60)  # who had asked would know by now
+        await walk.control.stops.after(mark, 60)  # a waiting call would have been answered by now
         away.clear()
         await until(holds.canceled, holds)
 
 
 async def test_a_task_of_a_version_that_no_longer_serves_is_ended_at_once(walk: Walk) -> None:
-    async with in_hand(walk) as holds:
+    async with running_task(walk) as holds:
         changed = DAG.replace("name: work, operator: noop", "name: work, operator: noop, timeout_seconds: 77")
         assert changed != DAG
         deployed = await deploy_dag(walk.control, walk.org.id, walk.org.user, changed)
@@ -134,7 +137,7 @@ async def test_a_task_of_a_version_that_no_longer_serves_is_ended_at_once(walk: 
 
 async def test_a_task_that_runs_for_too_long_is_ended_when_its_time_is_over(walk: Walk) -> None:
     await walk.control.pool.execute("UPDATE jobs SET timeout_seconds = 1 WHERE name = 'work'")
-    async with in_hand(walk) as holds:
+    async with running_task(walk) as holds:
         await until(holds.canceled, holds)
         ended = "SELECT outcome::text, error_message FROM task_attempts WHERE task_id = $1"
         row = await walk.control.pool.fetchrow(ended, await the_task(walk))
@@ -144,7 +147,7 @@ async def test_a_task_that_runs_for_too_long_is_ended_when_its_time_is_over(walk
 
 
 async def test_other_tasks_of_the_worker_go_on(walk: Walk) -> None:
-    async with in_hand(walk) as holds:
+    async with running_task(walk) as holds:
         ended = await the_task(walk)
         await trigger(walk.control, walk.org.id, "walk", "ask", cursor=2, request_id=uuid4())
         await walk.until("work", ["Running", "Running"])
@@ -162,7 +165,7 @@ async def test_other_tasks_of_the_worker_go_on(walk: Walk) -> None:
     assert holds.ended == {ended}
 
 
-async def test_a_source_that_is_paused_is_asked_to_stop_at_once(walk: Walk) -> None:
+async def test_a_source_that_is_paused_is_stopped_at_once(walk: Walk) -> None:
     holds = Holds()
     timed = SOURCE.replace(
         "{kind: always_on}",
@@ -187,13 +190,15 @@ async def test_who_waits_when_a_dispatcher_ends_is_answered_and_does_not_hold_it
                 headers={"X-Trace-Worker-Token": TOKEN},
                 verify=ssl.create_default_context(cafile=walk.ca),
             )
-            asked = asyncio.create_task(until_no_news(DispatcherClient(await outlives.enter_async_context(http))))
+            waiting_call = asyncio.create_task(
+                until_unchanged(DispatcherClient(await outlives.enter_async_context(http)))
+            )
             await waiting(walk, 1)
-        await asked
+        await waiting_call
 
 
 async def test_a_worker_that_ends_as_soon_as_it_began_leaves_no_connection_open(walk: Walk) -> None:
-    """At any moment of the call: what nobody closes, Python complains about when it is collected."""
+    """At any moment of the call: Python warns of a connection that is not closed when it is collected."""
     context = ssl.create_default_context(cafile=walk.ca)
     headers = {"X-Trace-Worker-Token": TOKEN}
     for turns in range(60):
@@ -210,13 +215,13 @@ async def test_a_worker_that_ends_as_soon_as_it_began_leaves_no_connection_open(
 
 
 async def test_a_worker_that_hangs_up_is_waited_for_no_longer(walk: Walk) -> None:
-    asked = asyncio.create_task(until_no_news(walk.dispatcher))
+    waiting_call = asyncio.create_task(until_unchanged(walk.dispatcher))
     await waiting(walk, 1)
-    asked.cancel()
+    waiting_call.cancel()
     await waiting(walk, 0)
 
 
-async def test_what_was_ended_between_two_questions_is_told() -> None:
+async def test_a_task_that_ended_between_two_calls_is_reported() -> None:
     stops = Stops()
     first = await stops.after("", 0)
     assert not first.changed
@@ -243,17 +248,17 @@ async def test_a_mark_of_another_process_waits_for_what_comes(mark: str) -> None
     assert (await waits).changed
 
 
-async def test_many_that_are_ended_together_are_told_of_once() -> None:
-    stops, told = Stops(), []
-    stops.notify_replicas(lambda: told.append(1))
+async def test_many_tasks_that_end_together_are_one_notification() -> None:
+    stops, notified = Stops(), []
+    stops.notify_replicas(lambda: notified.append(1))
     before = await stops.after("", 0)
     for _ in range(1_000):
         stops.notify()
     assert (await stops.after(before.mark, 3_600)).changed
-    assert told == [1]
+    assert notified == [1]
 
 
-async def test_the_question_needs_a_worker_token(walk: Walk) -> None:
+async def test_the_call_needs_a_worker_token(walk: Walk) -> None:
     walk.dispatcher.http.headers["X-Trace-Worker-Token"] = "another"
     with pytest.raises(Unavailable, match="401"):
         await walk.dispatcher.stops("")

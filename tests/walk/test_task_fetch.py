@@ -47,7 +47,7 @@ async def fetched(walk: Walk, task: UUID) -> FetchAnswer:
     return msgspec.json.decode(answer.content, type=FetchAnswer)
 
 
-def told(task_payload: TaskPayload) -> dict[str, Any]:
+def comparable(task_payload: TaskPayload) -> dict[str, Any]:
     """The payload; of a URL only what it opens, since each is signed anew."""
     fields: dict[str, Any] = {name: getattr(task_payload, name) for name in TaskPayload.__struct_fields__}
     udf = fields["udf"]
@@ -70,7 +70,7 @@ async def next_of(walk: Walk, job: str) -> UUID:
 
 
 async def claimed(walk: Walk, task: UUID) -> Claimed:
-    answer = (await walk.dispatcher.claim_batch([task], "somebody"))[0]
+    answer = (await walk.dispatcher.claim_batch([task], "w"))[0]
     assert isinstance(answer, Claimed), answer
     return answer
 
@@ -91,7 +91,7 @@ async def test_a_fetch_answers_what_a_claim_does_with_code_and_alerts_but_for_th
             before = await fetched(walk, task)
             answer = await claimed(walk, task)
             after = await fetched(walk, task)
-            assert told(before) == told(answer.task) == told(after)
+            assert comparable(before) == comparable(answer.task) == comparable(after)
             assert (before.status, after.status) == ("Queued", "Running")
             assert [alert.name for alert in answer.task.alerts] == ["minnows", "whales"]
             assert answer.task.udf is not None
@@ -107,8 +107,8 @@ async def publish_as_specified(walk: Walk, task: Claimed) -> None:
     name = buffer_folder("trace-scratch", dataset, task.task.task_id, task.attempt).object("batch.jsonl")
     fence: dict[str, Any] = {"task_id": task.task.task_id, "attempt": task.attempt, "lease_token": task.lease_token}
     walk.control.objects.put(name, b"{}")
-    asked = BufferPublishRequest(**fence, batch_uri=str(name), dataset_uuid=dataset, record_count=1000)
-    await walk.tasks.publish_buffer(task.capability_token, asked)
+    request = BufferPublishRequest(**fence, batch_uri=str(name), dataset_uuid=dataset, record_count=1000)
+    await walk.tasks.publish_buffer(task.capability_token, request)
     await walk.until_nothing_is_owed()
     deliveries = await walk.control.queue.receive(
         "buffer", max_messages=10, visibility=timedelta(minutes=1), wait=timedelta()
@@ -121,7 +121,7 @@ async def publish_as_specified(walk: Walk, task: Claimed) -> None:
     assert (message["batch_uri"], message["producer"]["attempt"]) == (str(name), 1)
 
 
-async def test_a_fetch_tells_state_and_inputs_as_the_attempt_has_pinned_them_or_as_a_claim_would_now(
+async def test_a_fetch_returns_state_and_inputs_as_the_attempt_has_pinned_them_or_as_a_claim_would_now(
     state_db: str, queue_db: str, tmp_path: Path
 ) -> None:
     with registered(pull=PULL):
@@ -129,7 +129,7 @@ async def test_a_fetch_tells_state_and_inputs_as_the_attempt_has_pinned_them_or_
             await deployed_and_active(walk.control, walk.org, MILL)
             for start in (0, 10):
                 grinding = await claimed(walk, await queued(walk, walk.org, "mill", "grind"))
-                assert told(await fetched(walk, grinding.task.task_id)) == told(grinding.task)
+                assert comparable(await fetched(walk, grinding.task.task_id)) == comparable(grinding.task)
                 assert (grinding.task.state or {}).get("until") == (start or None)
                 outputs = staged(walk.control.objects, grinding, (start, start + 9))
                 dataset: dict[str, Any] = {
@@ -141,7 +141,7 @@ async def test_a_fetch_tells_state_and_inputs_as_the_attempt_has_pinned_them_or_
                     first = await claimed(walk, await next_of(walk, "bake"))
             second = await next_of(walk, "bake")
             pinned, now = await fetched(walk, first.task.task_id), await fetched(walk, second)
-            assert told(pinned) == told(first.task)
-            assert told(now) == told((await claimed(walk, second)).task)
+            assert comparable(pinned) == comparable(first.task)
+            assert comparable(now) == comparable((await claimed(walk, second)).task)
             assert [item.commit for item in (*pinned.inputs, *now.inputs)] == [1, 2]
             assert now.inputs[0].where is not None

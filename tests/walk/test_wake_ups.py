@@ -1,4 +1,4 @@
-"""A worker and its wake-ups: it waits for them at the queue, and what it has in hand stays its own while it works."""
+"""A worker and its wake-ups: it waits for them at the queue, and keeps those of its running tasks."""
 
 from __future__ import annotations
 
@@ -45,16 +45,16 @@ async def walk(state_db: str, queue_db: str, tmp_path: Path) -> AsyncIterator[Wa
 
 @dataclass(frozen=True)
 class Watched:
-    """The queue as it is, how a worker asked it, and how many wake-ups it was given each time."""
+    """The queue as it is, the waits of a worker's calls, and how many wake-ups it was given each time."""
 
     inner: Queue
-    asked: list[timedelta] = field(default_factory=list)
+    waits: list[timedelta] = field(default_factory=list)
     given: list[int] = field(default_factory=list)
 
     async def receive(
         self, queue: str, *, max_messages: int, visibility: timedelta, wait: timedelta = timedelta()
     ) -> list[Delivery]:
-        self.asked.append(wait)
+        self.waits.append(wait)
         found = list(await self.inner.receive(queue, max_messages=max_messages, visibility=visibility, wait=wait))
         self.given.append(len(found))
         return found
@@ -71,11 +71,11 @@ async def test_an_idle_worker_waits_in_one_call_and_is_woken_by_what_comes(
     queue = Watched(walk.control.queue)
     async with working(replace(walk.worker("one"), queue=queue)):
         async with asyncio.timeout(60):
-            while not queue.asked:  # noqa: ASYNC110 - the worker's call is waited for
+            while not queue.waits:  # noqa: ASYNC110 - the worker's call is waited for
                 await asyncio.sleep(0.01)
         await trigger(walk.control, walk.org.id, "walk", "ask", cursor=1, request_id=uuid4())
         await walk.until("work", ["Completed"])
-    assert queue.asked[0] == timedelta(hours=1)
+    assert queue.waits[0] == timedelta(hours=1)
     assert queue.given[0] == 1, "its first call was answered with what came"
 
 
@@ -88,13 +88,13 @@ async def test_a_wake_up_stays_with_the_worker_for_as_long_as_its_task_runs(walk
         return run_pure(task)
 
     await deployed_and_active(walk.control, walk.org, OFTEN)
-    with asked_at_once(queue_db) as look:
+    with queue_statements(queue_db) as look:
         async with working(walk.worker("one", slowly)):
             await trigger(walk.control, walk.org.id, "walk", "ask", cursor=1, request_id=uuid4())
             await asyncio.to_thread(runs.wait, 60)
             look(RUNS_OUT)
             async with asyncio.timeout(60):
-                while look(HELD_FOR)[0][0] <= 60:  # noqa: ASYNC110 - it is asked for anew, and for long enough
+                while look(HELD_FOR)[0][0] <= 60:  # noqa: ASYNC110 - its visibility is extended, and for long enough
                     await asyncio.sleep(0.05)
             ((_, receives),) = look(HELD_FOR)
             assert receives == 1, "before it ran out"
@@ -104,7 +104,7 @@ async def test_a_wake_up_stays_with_the_worker_for_as_long_as_its_task_runs(walk
 
 
 @contextmanager
-def asked_at_once(queue_db: str) -> Iterator[Any]:
+def queue_statements(queue_db: str) -> Iterator[Any]:
     with psycopg.connect(queue_db, autocommit=True) as connection:
 
         def look(statement: str) -> list[Any]:

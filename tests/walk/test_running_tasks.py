@@ -1,4 +1,4 @@
-"""What a worker has in hand is kept, or ended at once; whatever the queue and the lines between are doing."""
+"""The running tasks of a worker go on, or are ended at once, whatever happens to the queue and the connections."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Sources(Runner):
 
 
 class Line(httpx.AsyncBaseTransport):
-    """Between a worker and the task door; what is asked of `path` goes through `through` first."""
+    """Between a worker and the task API; a request for `path` goes through `through` first."""
 
     def __init__(self, walk: Walk, path: str, through: Callable[[httpx.Request], Awaitable[None]]) -> None:
         self.line = close_when_canceled(httpx.AsyncHTTPTransport(verify=ssl.create_default_context(cafile=walk.ca)))
@@ -71,7 +71,7 @@ async def test_a_heartbeat_that_is_refused_for_any_reason_ends_the_work_at_once(
     """The lease cannot be kept, so nothing of it will count; and its slot is free only when it has ended."""
 
     async def loses_its_token(request: httpx.Request) -> None:
-        request.headers[CAPABILITY_HEADER] = "nobody"
+        request.headers[CAPABILITY_HEADER] = "invalid"
 
     holds = Holds()
     async with (
@@ -95,7 +95,7 @@ async def test_a_cancel_is_heard_while_the_queue_is_out_of_order(state_db: str, 
 
 @dataclass(frozen=True)
 class Refusals:
-    """The queue as it is, and how often it refused to be asked."""
+    """The queue as it is, and how often it refused a call."""
 
     inner: Queue
     refused: list[str] = field(default_factory=list)
@@ -134,7 +134,7 @@ async def hung_up_on(place: Path, times: int) -> None:
         place.unlink(missing_ok=True)  # noqa: ASYNC240 - a moment
 
 
-async def test_a_queue_that_refuses_its_worker_takes_nothing_out_of_its_hands(
+async def test_a_queue_that_refuses_its_worker_ends_no_running_task(
     state_db: str, queue_db: str, tmp_path: Path
 ) -> None:
     holds = Holds()
@@ -144,7 +144,7 @@ async def test_a_queue_that_refuses_its_worker_takes_nothing_out_of_its_hands(
         worker = asyncio.create_task(works.work(stop := asyncio.Event()))
         await a_task_in_hand(walk, holds)
         await out_of_order(queue_db, "receive(text, integer, interval, integer, timestamptz)")
-        await queue.counted(2)  # the worker asks, is refused, and asks again
+        await queue.counted(2)  # the worker calls, is refused, and calls again
         assert not worker.done()
         await out_of_order(queue_db, "receive(text, integer, interval, integer, timestamptz)", again=True)
         await trigger(walk.control, walk.org.id, "walk", "ask", cursor=2, request_id=uuid4())
@@ -189,8 +189,8 @@ async def test_a_task_that_fails_while_data_postgres_is_away_is_reported_when_it
     state_db: str, queue_db: str, data_db: str, tmp_path: Path
 ) -> None:
     """Reported at once, an outage of some minutes would use up every attempt."""
-    asked = parse_qs(urlsplit(data_db).query)
-    socket = Path(asked["host"][0]) / f".s.PGSQL.{asked['port'][0]}"
+    address = parse_qs(urlsplit(data_db).query)
+    socket = Path(address["host"][0]) / f".s.PGSQL.{address['port'][0]}"
     begun = threading.Event()
 
     def fails(task: TaskPayload) -> Outcome:
@@ -199,7 +199,7 @@ async def test_a_task_that_fails_while_data_postgres_is_away_is_reported_when_it
         raise RuntimeError("the connection was closed in the middle")
 
     with tempfile.TemporaryDirectory(prefix="trace-") as nowhere:  # a short path: it is to hold a socket
-        away = data_db.replace(quote(asked["host"][0], safe=""), quote(nowhere, safe=""))
+        away = data_db.replace(quote(address["host"][0], safe=""), quote(nowhere, safe=""))
         assert away != data_db
         async with (
             walking(state_db, queue_db, tmp_path) as walk,
@@ -207,14 +207,14 @@ async def test_a_task_that_fails_while_data_postgres_is_away_is_reported_when_it
         ):
             await trigger(walk.control, walk.org.id, "walk", "ask", cursor=1, request_id=uuid4())
             place = Path(nowhere) / socket.name
-            await hung_up_on(place, 2)  # it asks, and asks again
+            await hung_up_on(place, 2)  # it connects, and connects again
             assert begun.is_set()
             assert await walk.statuses("work") == ["Running"]
             place.symlink_to(socket)
             await walk.until("work", ["Failed"])
 
 
-async def test_sources_in_hand_leave_every_slot_to_other_tasks(state_db: str, queue_db: str, tmp_path: Path) -> None:
+async def test_running_sources_leave_every_slot_to_other_tasks(state_db: str, queue_db: str, tmp_path: Path) -> None:
     jobs = "".join(f"  - {{name: s{number}, operator: pull, source: {{kind: always_on}}}}\n" for number in range(3))
     with registered(pull=PULL):
         async with walking(state_db, queue_db, tmp_path) as walk:
@@ -229,30 +229,28 @@ async def test_sources_in_hand_leave_every_slot_to_other_tasks(state_db: str, qu
                 await walk.until("work", ["Completed"])
 
 
-async def test_a_worker_that_is_told_to_stop_waits_for_no_dispatcher_to_claim_more(
+async def test_a_stopping_worker_does_not_wait_for_the_dispatcher_to_claim_more(
     state_db: str, queue_db: str, tmp_path: Path
 ) -> None:
-    asked = asyncio.Event()
+    called = asyncio.Event()
 
     class Cut(httpx.AsyncBaseTransport):
         async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
             if request.url.path.endswith("/task-claim-batch"):
-                asked.set()
+                called.set()
             raise httpx.ConnectError("cut")
 
     async with walking(state_db, queue_db, tmp_path, line=lambda _: Cut()) as walk:
         worker = asyncio.create_task(walk.worker("w").work(stop := asyncio.Event()))
         await trigger(walk.control, walk.org.id, "walk", "ask", cursor=1, request_id=uuid4())
         async with asyncio.timeout(60):
-            await asked.wait()
+            await called.wait()
             stop.set()
             await worker
         assert await walk.statuses("work") == ["Queued"]
 
 
-async def test_a_worker_that_is_told_to_stop_finishes_what_it_has_in_hand(
-    state_db: str, queue_db: str, tmp_path: Path
-) -> None:
+async def test_a_stopping_worker_finishes_its_running_tasks(state_db: str, queue_db: str, tmp_path: Path) -> None:
     holds = Holds()
     async with walking(state_db, queue_db, tmp_path) as walk:
         worker = asyncio.create_task(holding(walk, holds).work(stop := asyncio.Event()))
@@ -267,7 +265,7 @@ async def test_a_worker_that_is_told_to_stop_finishes_what_it_has_in_hand(
 
 
 async def out_of_order(queue_db: str, function: str, *, again: bool = False) -> None:
-    """Nobody may call one of the queue's functions by its name; or they may `again`."""
+    """Renames one of the queue's functions, so that calls fail; with `again`, renames it back."""
     name, _, arguments = function.partition("(")
     now, then = (f"{name}_away", name) if again else (name, f"{name}_away")
     connection = await asyncpg.connect(queue_db)

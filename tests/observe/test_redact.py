@@ -1,4 +1,4 @@
-"""Secrets of the settings are taken out of whatever is said."""
+"""Secrets of the settings are redacted from logs and errors."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def settings(tmp_path: Path) -> Settings:
         r"a \"quoted\" token",
     ],
 )
-def test_a_secret_and_every_secret_part_of_it_is_taken_out(settings: Settings, secret: str) -> None:
+def test_a_secret_and_every_secret_substring_is_redacted(settings: Settings, secret: str) -> None:
     assert redactor(settings)(f"cannot connect to {secret}, try again") == f"cannot connect to {INSTEAD}, try again"
 
 
@@ -72,12 +72,12 @@ def test_a_line_of_the_log_holds_no_secret_also_in_a_stack_trace(settings: Setti
 def test_an_address_that_a_driver_would_repeat_in_its_error_is_refused_and_not_repeated(
     dsn: str, tmp_path: Path
 ) -> None:
-    told = load_settings({"TRACE_DATA__DSN": dsn}, home=tmp_path)
+    loaded = load_settings({"TRACE_DATA__DSN": dsn}, home=tmp_path)
     with pytest.raises(SettingsError) as refused:
-        required(told.data.dsn, "data.dsn")
+        required(loaded.data.dsn, "data.dsn")
     assert "data.dsn" in refused.value.message
-    for part in ("pa ss", "50%", "hush"):
-        assert part not in str(refused.value.as_dict())
+    for secret in ("pa ss", "50%", "hush"):
+        assert secret not in str(refused.value.as_dict())
 
 
 @pytest.mark.parametrize("remote", ["sc://h:15002/;token=hush", "sc://h:15002/;use_ssl=true;TOKEN=hush", "sc://hush@h"])
