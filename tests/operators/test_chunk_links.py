@@ -29,4 +29,4 @@ def test_the_error_for_chunks_that_do_not_link_names_both_endpoints() -> None:
 
 
 def _edges(reports: list[str]) -> dict[int, Edges]:
-    return {part: Edges(*json.loads(item)) for part, item in enumerate(reports)}
+    return {place: Edges(*json.loads(item)) for place, item in enumerate(reports)}

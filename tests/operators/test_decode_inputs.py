@@ -60,14 +60,14 @@ def write_logs(ctx: TaskContext[Fork]) -> None:
     """A transfer in each block of the range, worth its number; on another fork, two."""
     logs_of_a_block = 1 if ctx.config.fork == "past" else 2
     empty = range(ctx.config.empty[0], ctx.config.empty[1] + 1) if ctx.config.empty else ()
-    for part in ctx.ranges(ctx.outputs[0]):
-        full = [block for block in blocks(part) if block not in empty]
+    for span in ctx.ranges(ctx.outputs[0]):
+        full = [block for block in blocks(span) if block not in empty]
         rows = [a_transfer(ctx.config, block, place) for block in full for place in range(logs_of_a_block)]
-        ctx.outputs[0].write_table(pa.Table.from_pylist(rows, LOGS), part)
+        ctx.outputs[0].write_table(pa.Table.from_pylist(rows, LOGS), span)
 
 
-def blocks(part: Range) -> Iterator[int]:
-    yield from range(part.start, part.stop)
+def blocks(span: Range) -> Iterator[int]:
+    yield from range(span.start, span.stop)
 
 
 def a_transfer(config: Fork, block: int, place: int) -> dict[str, Any]:
@@ -134,8 +134,8 @@ async def test_the_last_input_wins_where_inputs_disagree_about_a_block(rig: Rig,
             await rig.trigger("d", "old", start=0, end=499)
             await rig.settled()
     found = [(row["block_number"], row["block_hash"]) for row in await rig.rows("transfers")]
-    kept = [(block, b"past") for block in range(450)]
-    assert found == kept + sorted([(block, b"recent") for block in range(450, 500)] * 2)
+    unchanged = [(block, b"past") for block in range(450)]
+    assert found == unchanged + sorted([(block, b"recent") for block in range(450, 500)] * 2)
 
 
 SPANS = {"old": {"start": 0, "end": 499}, "new": {"start": 450, "end": 499}}
@@ -156,8 +156,8 @@ async def test_a_block_replaced_by_an_empty_one_keeps_no_rows(rig: Rig, order: t
                 await rig.trigger("d", source, **SPANS[source])
                 await rig.settled()
     found = [(row["block_number"], row["block_hash"]) for row in await rig.rows("transfers")]
-    kept = [(block, b"past") for block in range(450)]
-    assert found == kept + sorted([(block, b"recent") for block in range(450, 500) if block != 470] * 2)
+    unchanged = [(block, b"past") for block in range(450)]
+    assert found == unchanged + sorted([(block, b"recent") for block in range(450, 500) if block != 470] * 2)
 
 
 async def test_rows_of_inputs_with_different_filters_are_united(rig: Rig) -> None:

@@ -151,7 +151,7 @@ FILES = (
 TABLES = ("into_table_by_sql", "into_table_by_python")
 SEVERAL = {"by_sql", "by_python", "by_files", "by_ingest", "by_decode", "by_compact", *TABLES}
 """Jobs that write more than one file."""
-IN_HAND = """
+RUNNING_TASKS = """
 SELECT j.name, t.id FROM tasks t JOIN jobs j ON j.id = t.job_id
  WHERE t.status = 'Running' AND t.attempt = $1 AND (j.name LIKE 'by_%' OR j.name LIKE 'into_%')
 """
@@ -186,19 +186,19 @@ class KilledSystem:
     rig: Rig
     sink: SinkRig
     chain: ChainSystem
-    victim_settings: dict[str, Any]
+    killed_settings: dict[str, Any]
 
 
 @pytest.fixture
 async def system(rig: Rig, queue_db: str, data_db: str, devchain: Devchain) -> AsyncIterator[KilledSystem]:
     resources = replace(rig.resources, data_dsn=data_db, rpc_pools={"dev": devchain.pool("a")})
     pools = {"dev": {"endpoints": f"a={devchain.node('a')}", "chain_id": devchain.chain_id}}
-    victim_settings = event_status(rig.walk, queue_db, rig.folder, data=data_db, pools=pools)
+    killed_settings = event_status(rig.walk, queue_db, rig.folder, data=data_db, pools=pools)
     sink = SinkRig(rig.walk, rig.spark, data_db, rig.folder)
     chain = ChainSystem(rig.walk, data_db, rig.spark, devchain)
     with registered(pull=replace(PULL, runtimes=frozenset({"ecs_udf"}))), operator("some_logs", write_logs):
         async with sink.sinking():
-            yield KilledSystem(replace(rig, resources=resources), sink, chain, victim_settings)
+            yield KilledSystem(replace(rig, resources=resources), sink, chain, killed_settings)
 
 
 @pytest.mark.timeout(600)
@@ -212,7 +212,7 @@ async def test_two_killed_workers_leave_orphan_files_and_the_third_attempt_commi
     await decode_again(rig)
     left = {}
     for attempt, how in enumerate(("in the middle", "at the end"), 1):
-        async with stopped_by_locks(system, attempt), a_victim({**system.victim_settings, "hold": how}):
+        async with stopped_by_locks(system, attempt), a_victim({**system.killed_settings, "hold": how}):
             left[attempt] = await all_stand_still(system, attempt)
         await nothing_is_seen(system, attempt, left[attempt])
         await leases_end(rig)
@@ -266,8 +266,8 @@ async def stopped_by_locks(system: KilledSystem, attempt: int) -> AsyncIterator[
     """
     with psycopg.connect(system.sink.data_dsn, options="-c idle_in_transaction_session_timeout=0") as connection:
         if attempt == 1:
-            kept = await table_of(system, "kept")
-            connection.execute(f"LOCK TABLE alerts.deliveries, {kept} IN ACCESS EXCLUSIVE MODE".encode())
+            kept_table = await table_of(system, "kept")
+            connection.execute(f"LOCK TABLE alerts.deliveries, {kept_table} IN ACCESS EXCLUSIVE MODE".encode())
         else:
             connection.execute(STOP_AT_THE_SECOND.encode())
             connection.commit()
@@ -281,7 +281,7 @@ async def all_stand_still(system: KilledSystem, attempt: int) -> dict[str, UUID]
     locked = {1: {"by_quality", "by_route"}, 2: {"by_route"}}[attempt]
     async with asyncio.timeout(180):
         while True:
-            tasks = {row["name"]: row["id"] for row in await system.rig.fetch(IN_HAND, attempt)}
+            tasks = {row["name"]: row["id"] for row in await system.rig.fetch(RUNNING_TASKS, attempt)}
             held = {path.name for path in held_in(system.rig.folder).iterdir()}
             moving = {job for job, task in tasks.items() if f"{task}.{attempt}" not in held}
             if len(tasks) == len(SEVERAL) + 2 and moving == locked and len(system.sink.data(WAITING)) >= len(locked):
@@ -318,7 +318,7 @@ async def every_row_is_there_once(system: KilledSystem) -> None:
     commits = {row["name"]: (row["commits"], row["attempt"]) for row in await rig.fetch(COMMITS, FILES)}
     assert commits == dict.fromkeys(FILES, (1, 3)), "one each, and it is the third attempt's"
     for name in FILES:
-        assert {part["location"].rpartition("/")[0][-2:] for part in await rig.partitions(name)} == {"/3"}
+        assert {partition["location"].rpartition("/")[0][-2:] for partition in await rig.partitions(name)} == {"/3"}
     assert await rig.rows("by_sql") == [{"block_number": n} for n in range(20)]
     assert await rig.rows("by_python") == [{"block_number": n, "more": n * 20} for n in range(20)]
     assert [row["passed"] for row in await rig.rows("by_quality")] == [True]

@@ -85,14 +85,14 @@ async def test_a_function_gets_the_secrets_that_its_job_names_and_another_jobs_f
 
 
 async def test_secrets_printed_by_a_function_reach_no_log_error_or_table(rig: Rig) -> None:
-    settings, told = load_settings(ENV, home=rig.folder), rig.folder / "told"
-    job = python("tells_secrets", "[API_KEY, OTHER]").replace("}", f", args: {{told: {told}}}}}")
+    settings, reported = load_settings(ENV, home=rig.folder), rig.folder / "reported"
+    job = python("tells_secrets", "[API_KEY, OTHER]").replace("}", f", args: {{told: {reported}}}}}")
     with logged(settings) as log:
         await rig.deploy(dag(job))
         async with working(worker(rig, settings)):
             await rig.trigger("d", "ask", start=1, end=2)
             await rig.until("SELECT count(*) = 1 FROM tasks WHERE progress ->> 'message' LIKE 'logs in with%'")
-            told.touch()
+            reported.touch()
             states = await rig.settled()
     assert states["work_0"] == ["Failed"]
     assert f"cannot log in with {{'API_KEY': '{INSTEAD}', 'OTHER': '{INSTEAD}'}}" in await rig.error("work_0")

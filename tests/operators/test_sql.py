@@ -52,8 +52,8 @@ async def test_an_invalidated_range_replaces_whole_partitions_and_nothing_else(r
     numbers.value = lambda number: -number
     control, org = rig.walk.control, rig.walk.org
     async with working(rig.worker()):
-        asked = await rig.dataset("numbers")
-        await invalidate(control, org.id, org.user, asked, start=3, end=5, reason="a test", request_id=uuid4())
+        dataset = await rig.dataset("numbers")
+        await invalidate(control, org.id, org.user, dataset, start=3, end=5, reason="a test", request_id=uuid4())
         await rig.settled()
     # `numbers` was not made again, so its rows are unchanged; `made` was, from the same rows, in whole partitions.
     assert await rig.rows("made") == before

@@ -166,7 +166,7 @@ THROUGH = [
 
 @st.composite
 def queries(draw: st.DrawFn) -> str:
-    plain, one, both = draw(conditions(["", "t."])), draw(conditions(["x."])), draw(conditions(["a.", "b."]))
+    plain, aliased, both = draw(conditions(["", "t."])), draw(conditions(["x."])), draw(conditions(["a.", "b."]))
     join = draw(
         st.sampled_from(
             ["JOIN", "LEFT JOIN", "RIGHT JOIN", "FULL JOIN", "CROSS JOIN", "LEFT SEMI JOIN", "LEFT ANTI JOIN"]
@@ -187,17 +187,17 @@ def queries(draw: st.DrawFn) -> str:
             [
                 f"SELECT * FROM t WHERE {plain}",
                 f"SELECT count(*) AS n, sum(v) AS s FROM t WHERE {plain}",
-                f"SELECT x.v FROM t AS x WHERE {one}",
-                f"SELECT * FROM t AS x (v, block_number) WHERE {one}",
-                f"WITH c AS (SELECT * FROM t WHERE {plain}) SELECT * FROM c x JOIN t ON x.v = t.v WHERE {one}",
-                f"SELECT * FROM (SELECT v AS block_number, block_number AS v FROM t) x WHERE {one}",
+                f"SELECT x.v FROM t AS x WHERE {aliased}",
+                f"SELECT * FROM t AS x (v, block_number) WHERE {aliased}",
+                f"WITH c AS (SELECT * FROM t WHERE {plain}) SELECT * FROM c x JOIN t ON x.v = t.v WHERE {aliased}",
+                f"SELECT * FROM (SELECT v AS block_number, block_number AS v FROM t) x WHERE {aliased}",
                 f"SELECT * FROM u WHERE v IN (SELECT v FROM t WHERE {plain})",
                 f"SELECT * FROM u WHERE NOT EXISTS (SELECT 1 FROM t WHERE t.v = u.v AND ({plain}))",
-                f"SELECT * FROM t WHERE {plain} UNION ALL SELECT * FROM t x WHERE {one}",
+                f"SELECT * FROM t WHERE {plain} UNION ALL SELECT * FROM t x WHERE {aliased}",
                 f"{generated} AND ({of_both})",
                 *[f"SELECT a.v, a.block_number FROM t a {join} u b {on} WHERE {of_a}"] * 3,
                 f"{three} AND ({both})",
-                *[through.replace("CONDITION", one)] * 12,
+                *[through.replace("CONDITION", aliased)] * 12,
             ]
         )
     )
@@ -290,10 +290,10 @@ def test_files_outside_the_ranges_of_the_query_are_pruned(tables: Tables, sql: s
     assert (cold.key == cold.pin) == (len(files) == len(FILES)), "a view of some files is not that of all"
 
 
-def test_nested_with_parts_are_each_analysed_once() -> None:
+def test_nested_common_table_expressions_are_each_analysed_once() -> None:
     """There are 2 to the 60th paths to the first of 60."""
-    parts = [f"c{n} AS (SELECT a.block_number, a.v FROM c{n - 1} a JOIN c{n - 1} b ON a.v = b.v)" for n in range(1, 61)]
-    query = f"WITH c0 AS (SELECT block_number, v FROM t), {', '.join(parts)} SELECT v FROM c60 WHERE block_number = 4"
+    ctes = [f"c{n} AS (SELECT a.block_number, a.v FROM c{n - 1} a JOIN c{n - 1} b ON a.v = b.v)" for n in range(1, 61)]
+    query = f"WITH c0 AS (SELECT block_number, v FROM t), {', '.join(ctes)} SELECT v FROM c60 WHERE block_number = 4"
     assert needed_numbers(check_sql(query, {"t"}, bounded=False), "block_number", {"t"}) == {}
     every = query.replace("ON a.v = b.v", "ON a.v = b.v AND a.block_number = b.block_number")
     found = needed_numbers(check_sql(every, {"t"}, bounded=False), "block_number", {"t"})

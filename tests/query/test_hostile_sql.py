@@ -13,7 +13,7 @@ from tests.support.systems.query import ROWS, QuerySystem
 from tracelake.query import answer as answer_module
 
 pytestmark = pytest.mark.anyio
-SECRET = "the contents of somebody's file"
+SECRET = "the contents of a private file"
 
 
 class Unchecked:

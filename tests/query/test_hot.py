@@ -101,10 +101,10 @@ async def test_a_query_that_scans_a_table_several_times_filters_each_scan_separa
 ) -> None:
     table = filled(data_db, [5, 6, 7, 8])
     engine = Engine(SharedSpark(spark), DiskObjects(tmp_path), reader, QuerySettings())
-    for asked, found in IN_PLACES.items():
-        checked = replace(query(table, table.org_id), checked=check_sql(asked, {"live"}))
+    for statement, found in IN_PLACES.items():
+        checked = replace(query(table, table.org_id), checked=check_sql(statement, {"live"}))
         answer: Any = (await engine.run(checked)).table
-        assert sorted(answer.column("n").to_pylist()) == found, asked
+        assert sorted(answer.column("n").to_pylist()) == found, statement
 
 
 async def test_a_buffered_dataset_is_read_by_that_role_with_its_columns_and_for_its_own_organisation_only(
@@ -125,14 +125,14 @@ async def test_a_buffered_dataset_is_read_by_that_role_with_its_columns_and_for_
                 admin.execute(row.format(table.identifier), (org, key, content))
     engine = Engine(SharedSpark(spark), DiskObjects(tmp_path), reader, QuerySettings())
     live = Relation("live", ours.dataset_uuid, ours.dataset_version, 0, hot=True, cold=None)
-    asked = CheckedQuery(
+    own_query = CheckedQuery(
         uuid4(), Caller(ours.org_id, ("user", uuid4())), check_sql(SUM, {"live"}), {"live": live}, 100, 240
     )
-    found: Any = (await engine.run(asked)).table
+    found: Any = (await engine.run(own_query)).table
     assert found.to_pylist() == [{"n": 2, "s": 11}]
-    stranger = replace(asked, caller=Caller(theirs.org_id, ("user", uuid4())))
+    foreign_query = replace(own_query, caller=Caller(theirs.org_id, ("user", uuid4())))
     with pytest.raises(Unavailable, match="nothing has been written"):
-        await engine.run(stranger)
-    hidden = replace(asked, id=uuid4(), checked=check_sql("SELECT org_id FROM live", {"live"}))
+        await engine.run(foreign_query)
+    internal_column = replace(own_query, id=uuid4(), checked=check_sql("SELECT org_id FROM live", {"live"}))
     with pytest.raises(InvalidSql):
-        await engine.run(hidden)
+        await engine.run(internal_column)

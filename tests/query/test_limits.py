@@ -61,18 +61,18 @@ async def test_slots_for_users_are_not_given_to_tasks(system: QuerySystem) -> No
     sql = FOREVER.replace("orders", "hide")
     tasks = [asyncio.create_task(system.ask_as(claimed, sql)) for _ in range(4)]
     try:
-        await in_hand(system, running=2, waiting=2)
+        await until_counted(system, running=2, waiting=2)
         user = asyncio.create_task(works(system))
-        await in_hand(system, running=3, waiting=2)
+        await until_counted(system, running=3, waiting=2)
     finally:
         for item in tasks:
             item.cancel()
         await asyncio.wait(tasks)
     await user  # it had its slot, and now the cores
-    await in_hand(system, running=0, waiting=0)
+    await until_counted(system, running=0, waiting=0)
 
 
-async def in_hand(system: QuerySystem, **wanted: int) -> None:
+async def until_counted(system: QuerySystem, **wanted: int) -> None:
     async with asyncio.timeout(60):
         while True:
             answer = await system.query_internal.get("/metrics", headers={"authorization": f"Bearer {TOKEN}"})

@@ -46,14 +46,14 @@ async def service(system: QuerySystem, tmp_path_factory: pytest.TempPathFactory)
 async def test_queries_whose_spark_was_killed_are_run_once_more_one_at_a_time(service: Service) -> None:
     process, listener = service
     await answered(listener, COUNT)
-    asked = [asyncio.create_task(listener.post("/v1/query", json={"sql": SLOW})) for _ in range(2)]
+    requests = [asyncio.create_task(listener.post("/v1/query", json={"sql": SLOW})) for _ in range(2)]
     first = await java_of(process)
     await until_running(listener, 2)
     os.kill(first, signal.SIGKILL)
     await java_of(process, other_than=first)
     await until_running(listener, 1)
     os.kill(await java_of(process, other_than=first), signal.SIGKILL)
-    answers = sorted([await invocation for invocation in asked], key=lambda answer: answer.status_code)
+    answers = sorted([await request for request in requests], key=lambda answer: answer.status_code)
     assert [answer.status_code for answer in answers] == [200, 503], [answer.text for answer in answers]
     assert answers[0].json()["rows"] == [[TOTAL]], "it died with the other, and not with it again"
     refusal = answers[1].json()["error"]
@@ -72,15 +72,17 @@ async def test_a_query_that_no_interrupt_ends_uses_little_more_than_its_time_lim
     async with asyncio.timeout(300):
         while processor_seconds(java) is not None:  # repeated if the time limit was over before its tasks had begun
             began, times = spent, times + 1
-            asked = asyncio.create_task(listener.post("/v1/query", json={"sql": sql, "timeout_seconds": LIMIT}))
-            while (now := processor_seconds(java)) is not None and (not asked.done() or await in_hand(listener)):
+            request = asyncio.create_task(listener.post("/v1/query", json={"sql": sql, "timeout_seconds": LIMIT}))
+            while (now := processor_seconds(java)) is not None and (
+                not request.done() or await running_queries(listener)
+            ):
                 spent = now
                 if hangs_up and spent - began > BEGUN:
-                    asked.cancel()
+                    request.cancel()
                 await asyncio.sleep(0.05)
-            await asyncio.wait({asked})
-            if not asked.cancelled():
-                assert error_of(asked.result()) == (504, "query_timeout", True)
+            await asyncio.wait({request})
+            if not request.cancelled():
+                assert error_of(request.result()) == (504, "query_timeout", True)
     # Processor time, not wall time, which depends on the load of the machine.
     assert spent - before < times * CORES * (LIMIT + 2) + JAVA_ITSELF
     assert await answered(listener, COUNT) == [[ROWS]]
@@ -98,11 +100,11 @@ async def java_of(process: subprocess.Popen[bytes], other_than: int = 0) -> int:
 async def until_running(listener: httpx.AsyncClient, queries: int) -> None:
     """Wait until this many queries with a slot run in Spark, which has prepared sessions."""
     async with asyncio.timeout(120):
-        while await in_hand(listener) != queries or not await gauge(listener, "trace_query_sessions", "fresh"):  # noqa: ASYNC110
+        while await running_queries(listener) != queries or not await gauge(listener, "trace_query_sessions", "fresh"):  # noqa: ASYNC110
             await asyncio.sleep(0.05)  # waits for another process
 
 
-async def in_hand(listener: httpx.AsyncClient) -> float:
+async def running_queries(listener: httpx.AsyncClient) -> float:
     return await gauge(listener, "trace_queries_in_hand", "running")
 
 

@@ -53,7 +53,7 @@ def events(store: Store, rows: int, commit: int = 1) -> Relation:
     return Relation("events", uuid4(), cold.pin[0], commit, hot=False, cold=cold)
 
 
-def asked(prepared: Prepared, store: Store, relation: Relation, sql: str, max_rows: int = 100) -> list[list[object]]:
+def rows_of(prepared: Prepared, store: Store, relation: Relation, sql: str, max_rows: int = 100) -> list[list[object]]:
     checked = check_sql(sql, {"events"}, deterministic=False)
     caller = Caller(uuid4(), "a grant")
     query = CheckedQuery(uuid4(), caller, checked, {"events": relation}, max_rows=max_rows, seconds=60)
@@ -64,23 +64,23 @@ def asked(prepared: Prepared, store: Store, relation: Relation, sql: str, max_ro
 
 def test_a_plan_is_made_once_and_its_rows_are_read_each_time(prepared: Prepared, store: Store) -> None:
     relation = events(store, 3)
-    assert asked(prepared, store, relation, COUNT) == [[3]]
+    assert rows_of(prepared, store, relation, COUNT) == [[3]]
     (first,) = prepared.plans.values()
-    assert asked(prepared, store, relation, COUNT) == [[3]]
+    assert rows_of(prepared, store, relation, COUNT) == [[3]]
     assert list(prepared.plans.values()) == [first]
     assert relation.cold is not None
     store.objects.delete(relation.cold.files)
     with pytest.raises(Exception, match="FILE_NOT_EXIST"):
-        asked(prepared, store, relation, COUNT)
+        rows_of(prepared, store, relation, COUNT)
 
 
 def test_another_commit_or_limit_gets_another_plan(prepared: Prepared, store: Store) -> None:
-    assert asked(prepared, store, events(store, 3), COUNT) == [[3]]
+    assert rows_of(prepared, store, events(store, 3), COUNT) == [[3]]
     later = events(store, 5, commit=2)
-    assert asked(prepared, store, later, COUNT) == [[5]]
+    assert rows_of(prepared, store, later, COUNT) == [[5]]
     numbers = "SELECT number FROM events ORDER BY number"
-    assert len(asked(prepared, store, later, numbers, max_rows=2)) == 2
-    assert len(asked(prepared, store, later, numbers)) == 5
+    assert len(rows_of(prepared, store, later, numbers, max_rows=2)) == 2
+    assert len(rows_of(prepared, store, later, numbers)) == 5
     assert len(prepared.plans) == 4
 
 
@@ -103,7 +103,7 @@ def test_another_commit_or_limit_gets_another_plan(prepared: Prepared, store: St
 def test_queries_with_time_or_random_functions_are_planned_each_time(
     prepared: Prepared, store: Store, expression: str
 ) -> None:
-    asked(prepared, store, events(store, 1), f"SELECT {expression} AS x FROM events")  # noqa: S608 - a query of a test
+    rows_of(prepared, store, events(store, 1), f"SELECT {expression} AS x FROM events")  # noqa: S608 - a query of a test
     assert not prepared.plans
 
 
@@ -111,15 +111,17 @@ def test_queries_with_time_or_random_functions_are_planned_each_time(
     "expression", ["CAST('2026-01-01' AS TIMESTAMP)", "try_cast(text AS DATE)", "unix_timestamp(DATE '2026-01-01')"]
 )
 def test_constant_times_do_not_prevent_a_cached_plan(prepared: Prepared, store: Store, expression: str) -> None:
-    asked(prepared, store, events(store, 1), f"SELECT {expression} AS x FROM events")  # noqa: S608 - a query of a test
+    rows_of(prepared, store, events(store, 1), f"SELECT {expression} AS x FROM events")  # noqa: S608 - a query of a test
     assert len(prepared.plans) == 1
 
 
 def test_a_plan_that_contains_rows_is_not_cached(prepared: Prepared, store: Store) -> None:
     relation = events(store, 3)
     joined = "SELECT count(*) AS n FROM events a JOIN events b ON a.number = b.number"
-    assert asked(prepared, store, relation, joined) == [[3]]
-    assert asked(prepared, store, relation, "SELECT (SELECT max(number) FROM events) AS m FROM events LIMIT 1") == [[2]]
+    assert rows_of(prepared, store, relation, joined) == [[3]]
+    assert rows_of(prepared, store, relation, "SELECT (SELECT max(number) FROM events) AS m FROM events LIMIT 1") == [
+        [2]
+    ]
     assert not prepared.plans
 
 
@@ -127,9 +129,9 @@ def test_only_plans_over_small_unfiltered_files_are_cached(prepared: Prepared, s
     relation = events(store, 3)
     assert relation.cold is not None
     narrowed = replace(relation, filters=(from_json({"lt": ["number", 1]}),))
-    assert asked(prepared, store, narrowed, COUNT) == [[1]]
+    assert rows_of(prepared, store, narrowed, COUNT) == [[1]]
     large = replace(relation, cold=replace(relation.cold, pin=(uuid4(), 1), bytes=ONE_GO_BYTES + 1))
-    assert asked(prepared, store, large, COUNT) == [[3]]
+    assert rows_of(prepared, store, large, COUNT) == [[3]]
     assert not prepared.plans
 
 

@@ -74,7 +74,7 @@ async def test_a_query_that_took_too_long_fails_the_attempt_and_not_the_task(
     claimed = await system.claimed()
     sql = FOREVER.replace("orders", "hide")
     code, script = SLOW_CODE.format(sql=sql), SLOW_SCRIPT.format(sql=sql)
-    ended = await asked(system, claimed, language, tmp_path, code=code, script=script)
+    ended = await query_result(system, claimed, language, tmp_path, code=code, script=script)
     assert (ended["status"], ended["retryable"]) == ("Failed", True), ended
     assert "(504 query_timeout)" in ended["error_message"]
     rows = [row for row in await system.audit() if row["task_id"] == claimed.task.task_id]
@@ -88,7 +88,7 @@ async def test_a_function_queries_its_inputs_and_gets_refusals(
     start = 2000 if language == "python" else 2100
     await system.make("feed", start, start + 1)
     claimed = await system.claimed()
-    found = await asked(system, claimed, language, tmp_path)
+    found = await query_result(system, claimed, language, tmp_path)
     assert found["state"]["rows"] == [{"n": 15, "top": 14}]
     assert found["state"]["two"] == [{"block_number": 0}, {"block_number": 1}]
     assert found["state"]["refused"].startswith("POST /v1/task/query was refused (400 invalid_sql): there is no table")
@@ -127,7 +127,7 @@ def on_the_runner(settings: Settings, archive: bytes) -> UdfRef:
     )
 
 
-async def asked(
+async def query_result(
     system: QuerySystem, claimed: Claimed, language: str, folder: Path, *, code: str = CODE, script: str = SCRIPT
 ) -> Any:
     (folder / "main.py").write_text(code)

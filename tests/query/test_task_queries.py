@@ -41,8 +41,8 @@ async def test_a_task_reads_the_datasets_of_its_token_as_of_the_commit_of_its_cl
         assert error_of(refused) == (400, "invalid_sql")
         assert refused.json()["error"]["message"] == f"there is no table named '{name}'"
     # By the DAG's name, and narrowed by the DAG's filter.
-    hidden = await system.ask_as(claimed, "SELECT count(*) AS n, max(block_number) AS m FROM hide")
-    assert hidden.json()["rows"] == [[15, 14]]
+    narrowed = await system.ask_as(claimed, "SELECT count(*) AS n, max(block_number) AS m FROM hide")
+    assert narrowed.json()["rows"] == [[15, 14]]
     row = await system.audited(before["query_id"])
     assert (row["task_id"], row["attempt"], row["user_id"]) == (claimed.task.task_id, claimed.attempt, None)
 
@@ -58,18 +58,18 @@ async def test_a_task_of_another_organisation_reads_its_own_rows(system: QuerySy
 async def test_a_token_is_valid_only_for_its_own_attempt_and_without_another_identity(system: QuerySystem) -> None:
     await system.make("feed", 1100, 1101)
     await system.make("feed", 1102, 1103)
-    one, two = await system.claimed(), await system.claimed()
-    assert error_of(await system.ask_as(one, COUNT, token=two.capability_token)) == (403, "forbidden")
-    assert error_of(await system.ask_as(one, COUNT, task_id=str(two.task.task_id))) == (403, "forbidden")
-    assert error_of(await system.ask_as(one, COUNT, attempt=one.attempt + 1)) == (403, "forbidden")
-    assert error_of(await system.ask_as(one, COUNT, lease_token=str(two.lease_token))) == (409, "lease_lost")
-    assert error_of(await system.ask_as(one, COUNT, lease_token=str(uuid4()))) == (409, "lease_lost")
+    first, second = await system.claimed(), await system.claimed()
+    assert error_of(await system.ask_as(first, COUNT, token=second.capability_token)) == (403, "forbidden")
+    assert error_of(await system.ask_as(first, COUNT, task_id=str(second.task.task_id))) == (403, "forbidden")
+    assert error_of(await system.ask_as(first, COUNT, attempt=first.attempt + 1)) == (403, "forbidden")
+    assert error_of(await system.ask_as(first, COUNT, lease_token=str(second.lease_token))) == (409, "lease_lost")
+    assert error_of(await system.ask_as(first, COUNT, lease_token=str(uuid4()))) == (409, "lease_lost")
     for token in ("", "x.y.z", TOKEN, system.token("test|acme")):
-        assert (await system.ask_as(one, COUNT, token=token)).status_code == 401
+        assert (await system.ask_as(first, COUNT, token=token)).status_code == 401
     worker = {"X-Trace-Worker-Token": TOKEN, "X-Trace-User": "reader", "authorization": f"Bearer {TOKEN}"}
-    assert (await system.ask_as(one, COUNT, token="", headers=worker)).status_code == 401
+    assert (await system.ask_as(first, COUNT, token="", headers=worker)).status_code == 401
     assert (await system.task_api.post("/v1/query", json={"sql": COUNT}, headers=worker)).status_code == 404
-    assert (await system.ask_as(one, COUNT)).status_code == 200
+    assert (await system.ask_as(first, COUNT)).status_code == 200
 
 
 async def test_queries_of_an_ended_attempt_are_refused(system: QuerySystem) -> None:
@@ -102,8 +102,8 @@ async def test_a_task_exports_only_into_folders_that_its_token_grants(system: Qu
     assert system.rig.walk.control.objects.head(folder.object("_SUCCESS")) is not None
     inside = f"{folder}more/"
     assert (await system.ask_as(claimed, COUNT, export={"to": inside})).json()["exported"]["location"] == inside
-    parts = str(folder).split("/")
-    foreign = "/".join([*parts[:5], str(uuid4()), *parts[6:]])
+    segments = str(folder).split("/")
+    foreign = "/".join([*segments[:5], str(uuid4()), *segments[6:]])
     for place, answer in {
         foreign: (403, "forbidden"),
         str(folder).replace("queries/", "queries/../../"): (400, "invalid_request"),

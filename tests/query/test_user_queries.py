@@ -168,7 +168,7 @@ async def test_the_error_for_a_damaged_file_does_not_show_its_content(system: Qu
     (file,) = (path for path in root.rglob("*.parquet") if version in str(path) and "queries" not in str(path))
     whole = file.read_bytes()
     try:
-        file.write_bytes(b"somebody's secret bytes" * 10)
+        file.write_bytes(b"private secret bytes" * 10)
         answer = await system.ask("clerk", "SELECT sum(value) AS s FROM orders")
     finally:
         file.write_bytes(whole)
@@ -196,23 +196,23 @@ async def test_queries_are_audited_without_their_text(system: QuerySystem) -> No
 async def test_the_gateway_accepts_only_user_tokens_and_the_service_only_the_gateway(system: QuerySystem) -> None:
     body = {"sql": "SELECT 1 AS x"}
     assert (await system.gateway.post("/v1/query", json=body)).status_code == 401
-    stranger = {"authorization": f"Bearer {system.token('nobody we know')}"}
-    assert (await system.gateway.post("/v1/query", json=body, headers=stranger)).status_code == 401
+    unknown = {"authorization": f"Bearer {system.token('unknown')}"}
+    assert (await system.gateway.post("/v1/query", json=body, headers=unknown)).status_code == 401
     url = str(system.query_internal.base_url)
     async with httpx.AsyncClient(base_url=url, verify=system.context) as bare:
-        for headers in ({}, {"X-Trace-User": "reader"}, stranger, {"X-Trace-Worker-Token": "x", "X-Trace-User": "r"}):
+        for headers in ({}, {"X-Trace-User": "reader"}, unknown, {"X-Trace-Worker-Token": "x", "X-Trace-User": "r"}):
             assert (await bare.post("/v1/query", json=body, headers=headers)).status_code == 401
     assert (await system.query_internal.post("/v1/query", json=body)).status_code == 401  # and without a user
     for path in ("/v1/task/query", "/internal/query/relations", "/internal/query/audit"):
-        assert (await system.gateway.post(path, json=body, headers=stranger)).status_code == 404
+        assert (await system.gateway.post(path, json=body, headers=unknown)).status_code == 404
 
 
 async def test_eight_concurrent_queries_each_get_their_own_rows(system: QuerySystem) -> None:
-    async def one(number: int) -> list[list[int]]:
+    async def count_orders(number: int) -> list[list[int]]:
         user = (ADMIN, "reader", "clerk", RIVAL)[number % 4]
         return await system.rows(user, f"SELECT count(*) + {number} AS n FROM orders")  # noqa: S608 - a query of a test
 
-    found = await asyncio.gather(*(one(number) for number in range(8)))
+    found = await asyncio.gather(*(count_orders(number) for number in range(8)))
     assert found == [[[(5 if number % 4 == 3 else ROWS) + number]] for number in range(8)]
 
 
@@ -227,4 +227,4 @@ async def test_a_session_serves_one_grant_during_its_life(system: QuerySystem) -
     seen = {table.name for table in mine.spark.catalog.listTables()}
     assert others
     assert not seen & set(others), "a temporary view belongs to its session"
-    assert system.spark.pool.take(("somebody", "new")) not in idle
+    assert system.spark.pool.take(("another", "new")) not in idle

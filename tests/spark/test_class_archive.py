@@ -74,14 +74,14 @@ def test_a_failed_archive_leaves_a_note_and_is_not_tried_again(tmp_path: Path, m
 
     def refuse(*_: object) -> None:
         tried.append(1)
-        raise OSError("no room")
+        raise OSError("no space")
 
     monkeypatch.setattr(class_archive, "start_session", refuse)
     java = Java(tmp_path, "17.0.1", "PATH", runtime(tmp_path))
     assert make_archive(java, tmp_path, {}) is None
     assert make_archive(java, tmp_path, {}) is None
     assert tried == [1]
-    assert [note.read_text() for note in tmp_path.rglob("*.failed")] == ["no room\n"]
+    assert [note.read_text() for note in tmp_path.rglob("*.failed")] == ["no space\n"]
     assert archive_for(java, tmp_path) is None
     assert not list(tmp_path.rglob("making-*"))
 
@@ -145,8 +145,8 @@ def watched_temporary_folders(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     made: list[str] = []
     make = tempfile.TemporaryDirectory
 
-    def watched(**asked: Any) -> tempfile.TemporaryDirectory[str]:
-        folder = make(**asked)
+    def watched(**options: Any) -> tempfile.TemporaryDirectory[str]:
+        folder = make(**options)
         made.append(folder.name)
         return folder
 

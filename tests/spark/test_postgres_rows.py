@@ -140,12 +140,12 @@ def test_postgres_and_spark_filter_numbers_of_any_size_alike(spark: SparkSession
     for where in wheres:
         tree = parse_where(where)
         there = read_postgres(spark, dsn, "hot.wei", schema, one_scan=True)
-        kept = [
+        found = [
             sorted(row["n"] for row in frame.where(as_column(tree, frame)).select("n").collect())
             for frame in (there, here)
         ]
         named = [dict(zip(("n", "whole", "wei"), row, strict=True)) for row in values]
-        assert kept == [[row["n"] for row in named if holds(tree, row) is True]] * 2, where
+        assert found == [[row["n"] for row in named if holds(tree, row) is True]] * 2, where
 
 
 def test_many_separate_ranges_of_hot_blocks_are_read_and_excluded_from_the_cold_rows(
@@ -254,10 +254,10 @@ def numbered(rows: DataFrame) -> list[int]:
 
 
 def test_partitions_cover_all_rows_whatever_the_bounds_are(spark: SparkSession, dsn: str, data: Connection) -> None:
-    data.execute("CREATE TABLE hot.parts AS SELECT n, -n AS m FROM generate_series(-5::bigint, 50) AS n")
-    data.execute("INSERT INTO hot.parts VALUES (NULL, 0)")
+    data.execute("CREATE TABLE hot.partitioned AS SELECT n, -n AS m FROM generate_series(-5::bigint, 50) AS n")
+    data.execute("INSERT INTO hot.partitioned VALUES (NULL, 0)")
     rows = read_postgres(
-        spark, dsn, "hot.parts", schema_of(n=st.LongType()), partition_column="n", upper=40, partitions=4
+        spark, dsn, "hot.partitioned", schema_of(n=st.LongType()), partition_column="n", upper=40, partitions=4
     )
     assert rows.rdd.getNumPartitions() == 4
     found = [row.n for row in rows.collect()]
@@ -265,8 +265,8 @@ def test_partitions_cover_all_rows_whatever_the_bounds_are(spark: SparkSession, 
 
 
 def test_no_password_is_shown_by_plans_errors_or_objects(spark: SparkSession, dsn: str, data: Connection) -> None:
-    parts = conninfo_to_dict(dsn)
-    password = str(parts["password"])
+    fields = conninfo_to_dict(dsn)
+    password = str(fields["password"])
     assert len(password) > 10
     table = filled(data, 3)
     with held(dsn) as snapshot:
@@ -342,17 +342,17 @@ def staging(data: Connection) -> int:
 
 
 def test_a_worker_connection_recovers_after_an_outage(data_db: str) -> None:
-    ask(data_db)
+    select_one(data_db)
     let_in(data_db, allowed=False)
     for _ in range(3):
         with pytest.raises(DatabaseUnavailable):
-            ask(data_db)
+            select_one(data_db)
     let_in(data_db, allowed=True)
     for _ in range(3):
-        ask(data_db)
+        select_one(data_db)
 
 
-def ask(dsn: str) -> None:
+def select_one(dsn: str) -> None:
     secret = SecretDsn(dsn)
     with driver_errors(secret, "read"), open_session(secret) as connection:
         run(connection, "SELECT 1")

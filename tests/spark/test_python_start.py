@@ -18,7 +18,7 @@ PLANNER = "pyspark.sql.worker.data_source_pushdown_filters"
 PROGRAM = """
 import json, sys, pyspark
 zips = [entry for entry in sys.path_importer_cache if entry.endswith((".zip", ".jar")) and "pyspark" in entry]
-print(json.dumps([pyspark.__file__, zips, getattr(sys, "hidden", 0), "pyarrow" in sys.modules]))
+print(json.dumps([pyspark.__file__, zips, getattr(sys, "site_runs", 0), "pyarrow" in sys.modules]))
 """
 
 
@@ -32,13 +32,13 @@ def as_spark_starts_it(folder: Path, *more: Path) -> dict[str, str]:
 
 
 def test_sparks_python_code_is_imported_from_files_and_no_zip_is_cached(tmp_path: Path) -> None:
-    (tmp_path / "sitecustomize.py").write_text("import sys; sys.hidden = getattr(sys, 'hidden', 0) + 1")
+    (tmp_path / "sitecustomize.py").write_text("import sys; sys.site_runs = getattr(sys, 'site_runs', 0) + 1")
     env = as_spark_starts_it(tmp_path, tmp_path)
     done = subprocess.run([sys.executable, "-c", PROGRAM], env=env, capture_output=True, text=True, check=True)
-    where, zips, hidden, arrow = json.loads(done.stdout)
+    where, zips, site_runs, arrow = json.loads(done.stdout)
     assert Path(where) == spark_home() / "__init__.py"
     assert zips == []
-    assert hidden == 1, "the machine's own sitecustomize is run, once"
+    assert site_runs == 1, "the machine's own sitecustomize is run, once"
     assert not arrow, "only who plans reads loads what that takes"
     assert done.stderr == ""
 

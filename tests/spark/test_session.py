@@ -240,7 +240,7 @@ def test_a_machine_without_java_and_a_checkout_with_a_space(tmp_path: Path) -> N
     assert facts["left"] == ["lock"]
     assert not list(started_in.iterdir()), "nothing is dropped where it was started"
     before, _, after = done.stderr.partition("killing\n")
-    assert before == "", "nothing is said that nobody has to act on"
+    assert before == "", "nothing is logged that needs no action"
     assert "WARN spark evil: seen?[2J?31m?title\n" in after
     assert after.count("seen?[2J?31m?title") == 2, "in the message, and in the exception"
     assert not set("\x1b\x9b\u202e") & set(after)

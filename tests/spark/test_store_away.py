@@ -56,7 +56,7 @@ def test_a_store_that_fails_during_a_put_is_an_error_of_one_sentence(tmp_path: P
     [
         DiskFull.of("the object store", "s3://trace/x/rows_0_1.parquet"),
         ProviderThrottled("too many requests", where="a"),
-        ProviderUnavailable("nobody answers", where="a"),
+        ProviderUnavailable("no answer", where="a"),
     ],
     ids=lambda refusal: str(refusal.code),
 )

@@ -19,7 +19,7 @@ from tracelake.data.files.shape import Format, Shape
 from tracelake.data.files.text_files import infer_columns, read_table
 from tracelake.errors import WorkFailed
 
-NOBODY = 65534
+OTHER_UID = 65534
 NOON = dt.datetime(2025, 1, 1, 12, tzinfo=dt.UTC)
 JSON_FITS: list[tuple[str, str, Any]] = [
     ("3", "bigint", 3),
@@ -298,7 +298,7 @@ def test_a_folder_instead_of_a_file_is_refused_by_name(tmp_path: Path, name: str
 def test_an_unreadable_file_is_refused_by_name(tmp_path: Path) -> None:
     path = written(tmp_path, "a.csv", "id\n1\n")
     path.chmod(0)
-    with somebody_else():
+    with another_user():
         errors = refusals(path, {"id": "int"})
     for refused in errors:
         assert refused.message == "in/a.csv may not be read by this worker"
@@ -306,11 +306,11 @@ def test_an_unreadable_file_is_refused_by_name(tmp_path: Path) -> None:
 
 
 @contextmanager
-def somebody_else() -> Iterator[None]:
+def another_user() -> Iterator[None]:
     """Root may read everything."""
     root = os.geteuid() == 0
     if root:
-        os.seteuid(NOBODY)
+        os.seteuid(OTHER_UID)
     try:
         yield
     finally:

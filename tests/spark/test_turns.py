@@ -46,7 +46,7 @@ def backlog(spark: SparkSession, folder: Path) -> tuple[list[list[str]], list[st
         for item in (*hold, *waiting):
             item.result()
     found = [line.split() for line in ran.read_text().splitlines()]
-    return found, [pool.name() for pool in each(scheduler.getAllPools())]
+    return found, [pool.name() for pool in items_of(scheduler.getAllPools())]
 
 
 def first_come(found: list[list[str]]) -> bool:
@@ -81,7 +81,7 @@ def lines(file: Path) -> int:
     return len(file.read_text().splitlines()) if file.exists() else 0
 
 
-def each(sequence: Any) -> Iterator[Any]:
+def items_of(sequence: Any) -> Iterator[Any]:
     for at in range(sequence.length()):
         yield sequence.apply(at)
 
