@@ -123,7 +123,7 @@ async def delivering(rig: Rig) -> AsyncIterator[None]:
             await sender.close()
 
 
-async def test_an_event_is_told_once_to_each_channel_however_often_it_is_published(
+async def test_an_event_is_sent_once_to_each_channel_however_often_it_is_published(
     rig: Rig, receiver: Receiver
 ) -> None:
     mine = await alerts_of(rig, "acme", receiver.url())
@@ -143,7 +143,7 @@ async def test_an_event_is_told_once_to_each_channel_however_often_it_is_publish
         await routed(rig, 1)
         await until(lambda: len(receiver.got) == 2)
         first = rig.data(ITEMS)
-        assert [(connection["dedupe_key"], connection["channel"]) for connection in first] == [
+        assert [(row["dedupe_key"], row["channel"]) for row in first] == [
             ("1:0xaa:7", "ops"),
             ("1:0xaa:7", "page"),
         ]
@@ -153,9 +153,9 @@ async def test_an_event_is_told_once_to_each_channel_however_often_it_is_publish
         await routed(rig, 4)
         await until(lambda: len(receiver.got) == 4)
     items = rig.data(ITEMS)
-    assert {connection["status"] for connection in rig.data("SELECT status::text FROM alerts.deliveries")} == {"Sent"}
-    told = [(got.key, json.loads(got.body)["channel"]) for got in receiver.got]
-    assert sorted(told) == [(item["dedupe_key"], item["channel"]) for item in items], "each once"
+    assert {row["status"] for row in rig.data("SELECT status::text FROM alerts.deliveries")} == {"Sent"}
+    sent = [(got.key, json.loads(got.body)["channel"]) for got in receiver.got]
+    assert sorted(sent) == [(item["dedupe_key"], item["channel"]) for item in items], "each once"
     assert [(item["dedupe_key"], item["channel"]) for item in items] == [
         ("1:0xaa:7", "ops"),
         ("1:0xaa:7", "page"),
@@ -178,7 +178,7 @@ async def test_an_event_is_told_once_to_each_channel_however_often_it_is_publish
     assert items[0]["event_time"].isoformat() == "2026-01-31T10:00:00.250000+00:00"
 
 
-async def test_nothing_comes_of_alerts_of_others_and_nobody_elses_key_suppresses_mine(rig: Rig) -> None:
+async def test_alerts_and_keys_of_another_organisation_have_no_effect(rig: Rig) -> None:
     rival = await an_org(rig.walk.control.pool, "rival")
     mine, theirs = await alerts_of(rig, "acme"), await alerts_of(rig, "rival")
     await rig.deploy(WATCH)
@@ -200,10 +200,7 @@ async def test_nothing_comes_of_alerts_of_others_and_nobody_elses_key_suppresses
             ],
         )
         await routed(rig, 2)
-    items = {
-        (connection["org_id"], connection["alert_definition_id"], connection["dedupe_key"], connection["channel"])
-        for connection in rig.data(ITEMS)
-    }
+    items = {(row["org_id"], row["alert_definition_id"], row["dedupe_key"], row["channel"]) for row in rig.data(ITEMS)}
     assert items == {
         (org, alert, "k", channel)
         for org, alert in ((rig.walk.org.id, mine["whales"]), (rival.id, theirs["whales"]))

@@ -96,7 +96,7 @@ def test_a_small_file_that_unpacks_to_much_is_refused_with_the_reason(name: str)
     assert said in raised.value.reason
 
 
-SOME = pa.table(
+ROWS = pa.table(
     {
         "key": keys(500),
         "doc": pa.array(['{"a":1}', "[]"] * 250).dictionary_encode(),
@@ -105,19 +105,19 @@ SOME = pa.table(
     }
 )
 TAKEN = {
-    "plain": (PARQUET, parquet(SOME, use_dictionary=False, compression="none")),
-    "several groups and pages": (PARQUET, parquet(SOME, row_group_size=99, data_page_size=64, write_batch_size=8)),
-    "the second version": (PARQUET, parquet(SOME, data_page_version="2.0", compression="snappy")),
+    "plain": (PARQUET, parquet(ROWS, use_dictionary=False, compression="none")),
+    "several groups and pages": (PARQUET, parquet(ROWS, row_group_size=99, data_page_size=64, write_batch_size=8)),
+    "the second version": (PARQUET, parquet(ROWS, data_page_version="2.0", compression="snappy")),
     "deltas and split streams": (
         PARQUET,
-        parquet(SOME, use_dictionary=["key", "doc"], column_encoding={"raw": "PLAIN", "n": "DELTA_BINARY_PACKED"}),
+        parquet(ROWS, use_dictionary=["key", "doc"], column_encoding={"raw": "PLAIN", "n": "DELTA_BINARY_PACKED"}),
     ),
-    "checksums and indexes": (PARQUET, parquet(SOME, write_page_checksum=True, write_page_index=True)),
-    "a stream": (STREAM, arrow(SOME)),
-    "a compressed stream": (STREAM, arrow(SOME, "lz4")),
-    "a file": (FILE, arrow(SOME, None, pa.ipc.new_file)),
-    "a compressed file": (FILE, arrow(SOME, "zstd", pa.ipc.new_file)),
-    "views": (STREAM, arrow(SOME.set_column(0, "key", keys(500).cast(pa.string_view())))),
+    "checksums and indexes": (PARQUET, parquet(ROWS, write_page_checksum=True, write_page_index=True)),
+    "a stream": (STREAM, arrow(ROWS)),
+    "a compressed stream": (STREAM, arrow(ROWS, "lz4")),
+    "a file": (FILE, arrow(ROWS, None, pa.ipc.new_file)),
+    "a compressed file": (FILE, arrow(ROWS, "zstd", pa.ipc.new_file)),
+    "views": (STREAM, arrow(ROWS.set_column(0, "key", keys(500).cast(pa.string_view())))),
 }
 
 
@@ -125,16 +125,16 @@ TAKEN = {
 def test_whatever_way_an_honest_file_is_packed_it_is_read_whole(name: str) -> None:
     kind, body = TAKEN[name]
     rows = check_batch(body, kind, DECLARED, LIMITS)
-    assert rows.to_pylist() == SOME.select(DECLARED.names).to_pylist()
+    assert rows.to_pylist() == ROWS.select(DECLARED.names).to_pylist()
 
 
 def test_a_header_that_says_less_than_it_unpacks_to_is_refused() -> None:
     fields = pa.schema([pa.field("key", pa.string(), nullable=False), pa.field("raw", pa.binary(), nullable=False)])
     honest = parquet(pa.table({"key": ["a"], "raw": [bytes(4 * MIB)]}, fields), use_dictionary=False)
-    told = _varint(4 * MIB + 4)
-    assert honest.count(told) == 1, "the size stands in the header of the page"
+    stated_size = _varint(4 * MIB + 4)
+    assert honest.count(stated_size) == 1, "the size stands in the header of the page"
     with pytest.raises(Fault, match="cannot be read"):
-        check_batch(honest.replace(told, _varint(MIB // 2, len(told))), PARQUET, DECLARED, LIMITS)
+        check_batch(honest.replace(stated_size, _varint(MIB // 2, len(stated_size))), PARQUET, DECLARED, LIMITS)
     packed = arrow(ZEROS, "zstd")
     size = (8 * MIB).to_bytes(8, "little")
     assert packed.count(size) == 1

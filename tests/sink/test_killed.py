@@ -1,4 +1,4 @@
-"""The sink and its Dispatcher die at every commit and side effect: every row is there once, every event told once.
+"""The sink and its Dispatcher die at every commit and side effect: every row is there once, every event emitted once.
 
 Real processes, killed by SIGKILL; but for one test Spark is not there (`tests/support/programs/fork_server.py`): what
 it would run is run in the sink's own process, so that a chain of them takes seconds.
@@ -52,7 +52,7 @@ async def system(
 
 @dataclass
 class Producing:
-    """A task that publishes batch after batch, good ones and dead ones, whoever dies meanwhile."""
+    """A task that publishes batch after batch, good ones and dead ones, whichever process dies meanwhile."""
 
     system: System
     caller: Caller
@@ -68,8 +68,8 @@ class Producing:
         assert status == 200, said
         while not (task := await self.system.pool.fetchval(WAITING)):  # noqa: ASYNC110 - the Dispatcher makes it
             await asyncio.sleep(0.02)
-        asked = {"task_id": task, "worker_id": "a producer"}
-        status, self.claimed = await self.caller.internal("/internal/task-claim", asked)
+        request = {"task_id": task, "worker_id": "a producer"}
+        status, self.claimed = await self.caller.internal("/internal/task-claim", request)
         assert self.claimed["status"] == "Claimed", self.claimed
 
     async def deploy(self, dag: str, text: str) -> None:
@@ -80,7 +80,7 @@ class Producing:
         assert status == 200, said
 
     async def widen(self) -> None:
-        """A table of another DAG, and one more column at each call: the sink is told of it."""
+        """A table of another DAG, and one more column at each call: the sink is notified of it."""
         self.widened += 1
         await self.deploy("wide", WIDE + "".join(f"      more_{number}: text\n" for number in range(self.widened)))
 
@@ -95,8 +95,8 @@ class Producing:
         put = folder.object(name or f"{number}.jsonl")
         DiskObjects(self.system.folder / "home" / "objects").put(put, body)
         fence = {"task_id": task["task_id"], "attempt": 1, "lease_token": self.claimed["lease_token"]}
-        asked = {**fence, "batch_uri": str(put), "dedupe_scope": "alert_events"}
-        status, said = await self.caller.task("/v1/task/buffer-publish", asked, self.claimed["capability_token"])
+        request = {**fence, "batch_uri": str(put), "dedupe_scope": "alert_events"}
+        status, said = await self.caller.task("/v1/task/buffer-publish", request, self.claimed["capability_token"])
         assert status == 200, said
         self.published.append(UUID(said["publish_id"]))
 
@@ -157,7 +157,7 @@ async def test_a_sink_dies_at_each_point_and_every_row_and_event_is_there_once(s
                 await system.elapse(leases=False)  # what it held comes again
             system.sink(data_db)
         await _drained(system)
-    await _assert_kept(system, data_db, producing)
+    await _assert_rows_and_events(system, data_db, producing)
 
 
 async def test_a_batch_over_which_every_sink_dies_is_set_aside_as_dead_and_those_behind_it_go_on(
@@ -187,7 +187,7 @@ async def test_a_batch_over_which_every_sink_dies_is_set_aside_as_dead_and_those
         status, said = await caller.user("POST", f"/sink/dead/{deadly}/replay", {})
         assert status == 200, said
         await _drained(system)
-    await _assert_kept(system, data_db, producing, refused=0)
+    await _assert_rows_and_events(system, data_db, producing, refused=0)
     with psycopg.connect(data_db) as data:
         assert data.execute("SELECT count(*) FROM trace_meta.batches_in_progress").fetchone() == (0,)
 
@@ -207,7 +207,7 @@ async def test_a_dispatcher_dies_while_it_settles_replays_or_clears_and_nothing_
                 await system.elapse(leases=False)
             system.dispatcher()
         await _drained(system)
-    await _assert_kept(system, data_db, producing)
+    await _assert_rows_and_events(system, data_db, producing)
 
 
 async def test_a_sink_with_its_own_spark_dies_between_staging_and_merge_and_the_next_one_finishes(
@@ -225,7 +225,7 @@ async def test_a_sink_with_its_own_spark_dies_between_staging_and_merge_and_the_
         await system.elapse(leases=False)
         system.sink(data_db)  # a second session would cost as much again, and show nothing more
         await _drained(system)
-    await _assert_kept(system, data_db, producing)
+    await _assert_rows_and_events(system, data_db, producing)
 
 
 STAGED = """
@@ -250,7 +250,7 @@ class _producing:  # noqa: N801 - a verb
 
 
 async def _drained(system: System) -> None:
-    """Time passes when nothing moves, and not before: whoever holds a message is to keep it."""
+    """Time passes when nothing moves, and not before, so that held messages stay held."""
     left, still = -1, 0
     async with asyncio.timeout(120):
         while now := await system.pool.fetchval(OPEN):
@@ -261,14 +261,14 @@ async def _drained(system: System) -> None:
             await asyncio.sleep(0.05)
 
 
-async def _assert_kept(system: System, data_db: str, producing: Producing, refused: int = 3) -> None:
+async def _assert_rows_and_events(system: System, data_db: str, producing: Producing, refused: int = 3) -> None:
     """`refused`: every so many of the batches; 0: none."""
     rows = await system.pool.fetch("SELECT id, status::text, seq FROM buffer_publishes")
     committed = {row["id"]: row["seq"] for row in rows if row["status"] == "Committed"}
     assert {row["id"] for row in rows} == set(producing.published)
     assert len(committed) > 3
-    told = await system.pool.fetch("SELECT cursor_value FROM events WHERE origin = 'sink'")
-    assert sorted(row["cursor_value"] for row in told) == sorted(committed.values())
+    events = await system.pool.fetch("SELECT cursor_value FROM events WHERE origin = 'sink'")
+    assert sorted(row["cursor_value"] for row in events) == sorted(committed.values())
     numbers = await system.pool.fetch("SELECT number FROM commits WHERE scope LIKE 'publish:%' ORDER BY 1")
     assert [row["number"] for row in numbers] == list(range(1, len(committed) + 1))
     followed = await system.pool.fetchval(

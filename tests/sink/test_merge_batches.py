@@ -79,7 +79,9 @@ def test_a_table_is_what_its_batches_say_in_their_order(
     assert found(connection, table) == expected
 
 
-def test_a_large_batch_that_is_sent_again_is_no_news(connection: psycopg.Connection[Any], table: BufferedTable) -> None:
+def test_a_large_batch_that_is_sent_again_changes_nothing(
+    connection: psycopg.Connection[Any], table: BufferedTable
+) -> None:
     merged(connection, table, [(range(MANY), 1)])
     before = found(connection, table)
     merged(connection, table, [(range(MANY), 1)])

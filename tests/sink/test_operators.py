@@ -52,7 +52,7 @@ READER = """
 name: reader
 defaults: {runtime: ecs_platform}
 jobs:
-  - {name: news, operator: look, inputs: [{from: {dataset: alert_events}, where: {severity: high}}]}
+  - {name: read, operator: look, inputs: [{from: {dataset: alert_events}, where: {severity: high}}]}
 """
 
 
@@ -60,9 +60,10 @@ async def test_sql_jobs_write_into_one_table_and_another_dag_reads_it_by_where(r
     seen: list[tuple[list[Any], list[Any]]] = []
 
     def look(ctx: TaskContext[Any]) -> Outcome | None:
-        (one,) = ctx.inputs
+        (input_,) = ctx.inputs
         new, everything = (
-            sorted(row.dedupe_key for row in frame.collect()) for frame in (one.dataframe(), one.dataframe(whole=True))
+            sorted(row.dedupe_key for row in frame.collect())
+            for frame in (input_.dataframe(), input_.dataframe(whole=True))
         )
         seen.append((new, everything))
         return None
@@ -74,7 +75,7 @@ async def test_sql_jobs_write_into_one_table_and_another_dag_reads_it_by_where(r
         async with rig.sinking(), working(worker):
             await trigger_range(rig, "ask", 0, 9)
             await rig.until("SELECT count(*) = 2 FROM buffer_publishes WHERE status = 'Committed'")
-            await rig.walk.until("news", ["Completed", "Completed"])
+            await rig.walk.until("read", ["Completed", "Completed"])
     rows = await rig.rows()
     assert {row["dedupe_key"] for row in rows} == {
         *(f"n{n}" for n in range(10)),
@@ -84,8 +85,8 @@ async def test_sql_jobs_write_into_one_table_and_another_dag_reads_it_by_where(r
         ("7", "{'a': [1]}")
     }
     high = [f"v{n}" for n in range(50, 100, 10)]
-    news = sorted(new for new, _ in seen)
-    assert news == [[], high], "each task is given what its own publish has set, as far as `where` lets it"
+    new_keys = sorted(new for new, _ in seen)
+    assert new_keys == [[], high], "each task is given what its own publish has set, as far as `where` lets it"
     assert high in [everything for _, everything in seen]
 
 
@@ -140,11 +141,11 @@ async def test_files_beside_a_table_are_made_again_in_whole_partitions(rig: Rig)
             dataset = await control.pool.fetchval("SELECT id FROM datasets WHERE name = 'fetched'")
             await invalidate(control, org.id, org.user, dataset, start=3, end=4, reason="a test", request_id=uuid4())
             await rig.walk.until("function", ["Completed", "Completed"])
-    parts = await rig.fetch(
+    partitions = await rig.fetch(
         "SELECT p.partition_key, p.row_count, p.valid_to FROM partition_versions p"
         " JOIN datasets d ON d.id = p.dataset_uuid WHERE d.name = 'kept' ORDER BY p.valid_from"
     )
-    assert [(row["partition_key"], row["row_count"], row["valid_to"]) for row in parts] == [
+    assert [(row["partition_key"], row["row_count"], row["valid_to"]) for row in partitions] == [
         ("0-9", 10, 2),
         ("0-9", 10, None),
     ]

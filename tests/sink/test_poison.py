@@ -1,4 +1,4 @@
-"""Poison of every kind while good batches flow: it is dead with line and reason, and costs nobody else anything."""
+"""Poison of every kind while good batches flow: it is dead with line and reason, and affects no other batch."""
 
 from __future__ import annotations
 
@@ -71,10 +71,10 @@ async def test_each_poison_is_dead_with_its_line_and_reason_and_every_good_batch
     assert rig.data("SELECT count(*) AS n FROM pg_class WHERE relnamespace = 'staging'::regnamespace") == [{"n": 0}]
 
 
-async def test_a_batch_in_anothers_folder_is_refused_at_the_door_and_by_the_sink(rig: Rig) -> None:
+async def test_a_batch_in_anothers_folder_is_refused_by_the_api_and_by_the_sink(rig: Rig) -> None:
     await rig.deploy()
-    victim, thief = await rig.producer(), await rig.producer()
-    secret = victim.put(lines([alert("secret")]))
+    owner, thief = await rig.producer(), await rig.producer()
+    secret = owner.put(lines([alert("secret")]))
     with pytest.raises(Forbidden, match="outside the folders that the token lets"):
         await thief.hand_over(str(secret))
     # Even a record that should not be there is not believed: neither another attempt's folder nor a way around.
@@ -83,15 +83,15 @@ async def test_a_batch_in_anothers_folder_is_refused_at_the_door_and_by_the_sink
         await _forged(rig, thief, uri) for uri in (str(secret), around, "file:///etc/passwd", f"{thief.folder}../x")
     ]
     async with rig.sinking():
-        await victim.hand_over(str(secret))
+        await owner.hand_over(str(secret))
         assert await rig.settled() == {"Committed": 1, "Dead": len(dead)}
     for publish in dead:
         assert "folder of the attempt" in (await rig.death(publish))[1]
-    assert [row["producer_task_id"] for row in await rig.rows()] == [victim.claimed.task.task_id]
+    assert [row["producer_task_id"] for row in await rig.rows()] == [owner.claimed.task.task_id]
 
 
 async def test_a_message_only_says_which_publish_it_is_about(rig: Rig) -> None:
-    """Whoever can write to the queue can at most have a batch looked at again."""
+    """Write access to the queue allows at most that a batch is checked again."""
     await rig.deploy()
     producer = await rig.producer()
     async with rig.sinking():
@@ -109,7 +109,7 @@ async def test_a_message_only_says_which_publish_it_is_about(rig: Rig) -> None:
     assert len(await rig.fetch("SELECT FROM events WHERE origin = 'sink'")) == 1
 
 
-async def test_a_dataset_that_nobody_declared_is_refused(rig: Rig) -> None:
+async def test_an_undeclared_dataset_is_refused(rig: Rig) -> None:
     await rig.deploy(ALONE)
     producer = await rig.producer()
     async with rig.sinking():
@@ -135,7 +135,7 @@ async def test_the_store_being_away_kills_nothing(rig: Rig) -> None:
     assert [row["publish_id"] for row in await rig.rows()] == [publish]
 
 
-async def test_a_fault_that_nobody_foresaw_is_tried_again_holds_up_nobody_and_kills_nothing(rig: Rig) -> None:
+async def test_an_unexpected_fault_is_retried_and_delays_and_kills_nothing_else(rig: Rig) -> None:
     await rig.deploy()
     producer = await rig.producer()
     store = FaultyObjects(rig.folder / "objects")
@@ -159,13 +159,13 @@ async def test_a_fault_that_nobody_foresaw_is_tried_again_holds_up_nobody_and_ki
 
 
 async def _forged(rig: Rig, thief: Producer, uri: str) -> UUID:
-    """A publish that the door would never have let through."""
+    """A publish that the API would have refused."""
     task = thief.claimed.task
     (row,) = await rig.fetch(
         "WITH made AS (INSERT INTO buffer_publishes"
         " (org_id, task_id, attempt, dataset_uuid, dataset_version, batch_uri, content_hash)"
         " VALUES ($1, $2, $3, $4, $5, $6, sha256('')) RETURNING id, org_id),"
-        " owed AS (INSERT INTO outbox (org_id, kind, payload)"
+        " entry AS (INSERT INTO outbox (org_id, kind, payload)"
         " SELECT org_id, 'publish_buffer', jsonb_build_object('publish_id', id) FROM made)"
         " SELECT id FROM made",
         rig.walk.org.id,

@@ -29,7 +29,7 @@ async def test_a_note_is_deleted_when_it_is_old_and_its_batch_is_settled_as_comm
         assert await rig.settled() == {"Committed": 1}
         before = await rig.rows()
         assert await prune_applied(pool, rig.walk.dispatcher, timedelta(days=10)) == 0
-        # Before it lie more than a batch of notes that nobody has settled.
+        # Before it lie more than a batch of notes that are not settled.
         await pool.execute(OLD)
         await pool.execute(UNKNOWN.replace("%s", str(BATCH + 1)))
         assert await prune_applied(pool, rig.walk.dispatcher, timedelta(days=10)) == 1

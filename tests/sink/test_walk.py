@@ -1,4 +1,4 @@
-"""One row on its way: declared, published, in the table, told of, and read by who follows the dataset."""
+"""One row on its way: declared, published, in the table, in an event, and read by jobs that follow the dataset."""
 
 from __future__ import annotations
 

@@ -25,10 +25,10 @@ from tracelake.wire.user_datasets import DeadBatchQuery
 pytestmark = pytest.mark.anyio
 
 DETECTORS = ("detect", "detect_more")
-TASKS_OF_EACH = 50
-PRODUCERS = len(DETECTORS) * TASKS_OF_EACH
+TASKS_PER_DETECTOR = 50
+PRODUCERS = len(DETECTORS) * TASKS_PER_DETECTOR
 AT_ONCE = 8
-"""Calls at once: there is one door, and a call that waits too long is given up."""
+"""Calls at once: there is one listener, and a call that waits too long is given up."""
 RETRIED = 10
 """Of them, so many fail after they published, and a second attempt sends it all again."""
 TWO_DETECTORS = ALERTS.replace(
@@ -45,7 +45,7 @@ TWO_DETECTORS = ALERTS.replace(
 
 async def test_a_hundred_producing_tasks_with_overlapping_keys_leave_one_row_for_each_key(rig: Rig) -> None:
     await rig.deploy(TWO_DETECTORS)
-    first = await rig.producers(TASKS_OF_EACH, DETECTORS)
+    first = await rig.producers(TASKS_PER_DETECTOR, DETECTORS)
     assert len({item.claimed.capability_token for item in first}) == len({item.folder for item in first}) == PRODUCERS
     number_of = {item.claimed.task.task_id: number for number, item in enumerate(first)}
     sent: dict[UUID, int] = {}
@@ -75,7 +75,7 @@ async def test_a_hundred_producing_tasks_with_overlapping_keys_leave_one_row_for
     for n in range(10):
         last = max((id_ for id_, number in sent.items() if number % 10 == n), key=seqs.__getitem__)
         assert rows[f"shared {n}"]["block_number"] == sent[last], "of one key, the batch that was applied last counts"
-    await _assert_each_is_told_once(rig, first[0].dataset, {id_: seqs[id_] for id_ in sent})
+    await _assert_one_event_each(rig, first[0].dataset, {id_: seqs[id_] for id_ in sent})
 
 
 async def _second_attempts(rig: Rig, failed: Sequence[Producer]) -> list[Producer]:
@@ -90,7 +90,7 @@ async def _second_attempts(rig: Rig, failed: Sequence[Producer]) -> list[Produce
     return second
 
 
-async def _assert_each_is_told_once(rig: Rig, dataset: UUID, seqs: Mapping[UUID, int]) -> None:
+async def _assert_one_event_each(rig: Rig, dataset: UUID, seqs: Mapping[UUID, int]) -> None:
     """One settlement, one commit, one event and one task downstream for each publish, and nothing else."""
     settled = await rig.fetch("SELECT id, seq FROM buffer_publishes")
     assert {row["id"]: row["seq"] for row in settled} == dict(seqs)
@@ -153,9 +153,9 @@ async def test_a_dead_batch_is_shown_to_its_organisation_repaired_and_replayed(r
         }
         assert (await list_dead_batches(control.pool, org, DeadBatchQuery(limit=1))).next == found.batches[0].publish_id
         assert not (await list_dead_batches(control.pool, other.id, DeadBatchQuery())).batches
-        for publish, asker in ((good, org), (dead, other.id)):
+        for publish, org_id in ((good, org), (dead, other.id)):
             with pytest.raises((Conflict, NotFound)):
-                await replay_batch(control, asker, publish, None)
+                await replay_batch(control, org_id, publish, None)
         producer.put(lines([alert("late")]), "late.jsonl")
         await replay_batch(control, org, late, None)
         await replay_batch(control, org, dead, lines([alert("b", block_number=7)]))
@@ -235,7 +235,7 @@ async def test_batches_that_were_never_published_leave_the_store_when_their_atte
         await replay_batch(control, org, dead, b"still no rows")
         await rig.settled()
     waiting = await lost.publish([alert("b")], "accepted.jsonl")
-    for name in ("unpublished.jsonl", f"repaired-{uuid4()}-of-nobody"):
+    for name in ("unpublished.jsonl", f"repaired-{uuid4()}-of-no-batch"):
         lost.put(b"left behind", name)
     being_put = f"repaired-{dead}-this-moment"
     lost.put(b"by a person", being_put)
@@ -295,7 +295,7 @@ async def test_a_batch_that_one_sink_refused_and_another_merged_is_committed_wit
     assert [row["publish_id"] for row in await rig.rows()] == [publish]
 
 
-async def test_a_dead_batch_is_looked_up_once_more_and_stays_dead_if_nobody_merged_it(rig: Rig) -> None:
+async def test_a_dead_batch_is_looked_up_once_more_and_stays_dead_if_it_was_not_merged(rig: Rig) -> None:
     await rig.deploy()
     producer = await rig.producer()
     async with rig.sinking():

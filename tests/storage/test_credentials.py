@@ -43,7 +43,7 @@ class Minting:
     listeners: Listeners
     sts: StsStub
 
-    async def ask(self, claimed: dict[str, Any], **more: Any) -> tuple[int, dict[str, Any]]:
+    async def request_keys(self, claimed: dict[str, Any], **more: Any) -> tuple[int, dict[str, Any]]:
         answer = await self.listeners.say("credentials", claimed, **more)
         return answer.status_code, answer.json()
 
@@ -70,7 +70,7 @@ async def minting(state_db: str, queue_db: str, tmp_path: Path) -> AsyncIterator
 
 async def test_keys_are_for_the_folders_of_the_token_and_end_before_it_does(minting: Minting) -> None:
     claimed = await minting.listeners.claim()
-    status, keys = await minting.ask(claimed)
+    status, keys = await minting.request_keys(claimed)
     assert status == 200, keys
     claims = claims_of(claimed["capability_token"])
     assert (keys["kind"], keys["secret_access_key"]) == ("session", "secret-1")
@@ -78,16 +78,16 @@ async def test_keys_are_for_the_folders_of_the_token_and_end_before_it_does(mint
     assert keys["write"] == sorted(claims.s3.write)
     assert keys["read"] == sorted({*claims.s3.read, *claims.s3.write})
     assert datetime.fromisoformat(keys["expires_at"]).timestamp() <= claims.exp
-    (asked,) = minting.sts.asked
-    assert (asked["RoleArn"], asked["DurationSeconds"]) == (ROLE, "3600")
-    resources = [load["Resource"] for load in json.loads(asked["Policy"])["Statement"]]
+    (request,) = minting.sts.asked
+    assert (request["RoleArn"], request["DurationSeconds"]) == (ROLE, "3600")
+    resources = [item["Resource"] for item in json.loads(request["Policy"])["Statement"]]
     folders = [f"arn:aws:s3:::{prefix.removeprefix('s3://')}*" for prefix in keys["write"]]
     assert sorted(resources[1]) == folders
 
 
 async def test_a_session_names_organisation_task_and_attempt(minting: Minting) -> None:
     claimed = await minting.listeners.claim()
-    await minting.ask(claimed)
+    await minting.request_keys(claimed)
     name = minting.sts.asked[0]["RoleSessionName"]
     org, task, attempt = name.split(".")
     assert minting.listeners.chain.org.id.hex.startswith(org)
@@ -103,11 +103,11 @@ async def token_that_ends_in(minting: Minting, claimed: dict[str, Any], seconds:
 
 async def test_keys_never_outlive_the_token(minting: Minting) -> None:
     claimed = await minting.listeners.claim()
-    status, keys = await minting.ask(claimed, token=await token_that_ends_in(minting, claimed, 1200))
+    status, keys = await minting.request_keys(claimed, token=await token_that_ends_in(minting, claimed, 1200))
     assert status == 200
     assert 1100 < int(minting.sts.asked[0]["DurationSeconds"]) <= 1200
     assert datetime.fromisoformat(keys["expires_at"]) <= datetime.now(UTC) + timedelta(seconds=1200)
-    status, refusal = await minting.ask(claimed, token=await token_that_ends_in(minting, claimed, 600))
+    status, refusal = await minting.request_keys(claimed, token=await token_that_ends_in(minting, claimed, 600))
     assert (status, refusal["error"]["code"]) == (409, "conflict")
     assert "heartbeat" in refusal["error"]["hint"]
     assert len(minting.sts.asked) == 1
@@ -126,7 +126,7 @@ async def canceled(listeners: Listeners, claimed: dict[str, Any]) -> None:
 
 
 async def given_up_unheard(listeners: Listeners, claimed: dict[str, Any]) -> None:
-    """As the reaper leaves it: attempt and lease token stay, so that a late reply may count."""
+    """As an expired lease leaves it: attempt and lease token stay, so that a late reply may count."""
     task = UUID(claimed["task"]["task_id"])
     await listeners.control.pool.execute(
         "UPDATE tasks SET lease_expires_at = now() - interval '1 h' WHERE id = $1", task
@@ -136,7 +136,7 @@ async def given_up_unheard(listeners: Listeners, claimed: dict[str, Any]) -> Non
             return
         listeners.control.leases.notify()
         await asyncio.sleep(0.1)
-    raise AssertionError("nobody gave it up")
+    raise AssertionError("the lease was not expired")
 
 
 async def taken_by_a_newer_attempt(listeners: Listeners, claimed: dict[str, Any]) -> None:
@@ -152,7 +152,7 @@ async def taken_by_a_newer_attempt(listeners: Listeners, claimed: dict[str, Any]
 async def test_an_attempt_that_has_ended_gets_no_keys(minting: Minting, end: Any) -> None:
     claimed = await minting.listeners.claim()
     await end(minting.listeners, claimed)
-    status, refusal = await minting.ask(claimed)
+    status, refusal = await minting.request_keys(claimed)
     assert (status, refusal["error"]["code"]) == (409, "lease_lost")
     assert minting.sts.asked == []
 
@@ -160,25 +160,25 @@ async def test_an_attempt_that_has_ended_gets_no_keys(minting: Minting, end: Any
 async def test_keys_that_come_after_the_attempt_has_ended_are_thrown_away(minting: Minting) -> None:
     claimed = await minting.listeners.claim()
     minting.sts.held.clear()
-    asking = asyncio.create_task(minting.ask(claimed))
+    requesting = asyncio.create_task(minting.request_keys(claimed))
     await asyncio.wait_for(minting.sts.heard.wait(), 60)
     await completed(minting.listeners, claimed)
     minting.sts.held.set()
-    status, refusal = await asking
+    status, refusal = await requesting
     assert (status, refusal["error"]["code"]) == (409, "lease_lost")
     assert "secret-1" not in json.dumps(refusal)
 
 
 async def test_the_token_of_one_task_gets_no_keys_of_another(minting: Minting) -> None:
-    one, other = await minting.listeners.claim(), await minting.listeners.claim()
-    for mine, token in ((one, other), (other, one)):
-        status, refusal = await minting.ask(mine, token=token["capability_token"])
+    first, other = await minting.listeners.claim(), await minting.listeners.claim()
+    for mine, token in ((first, other), (other, first)):
+        status, refusal = await minting.request_keys(mine, token=token["capability_token"])
         assert (status, refusal["error"]["where"]) == (403, "/task_id")
-    status, refusal = await minting.ask({**one, "attempt": 2})
+    status, refusal = await minting.request_keys({**first, "attempt": 2})
     assert (status, refusal["error"]["where"]) == (403, "/attempt")
-    status, _ = await minting.ask({**one, "lease_token": str(uuid4())})
+    status, _ = await minting.request_keys({**first, "lease_token": str(uuid4())})
     assert status == 409
-    status, _ = await minting.ask(one, token="x")
+    status, _ = await minting.request_keys(first, token="x")
     assert status == 401
     assert minting.sts.asked == []
 
@@ -186,7 +186,7 @@ async def test_the_token_of_one_task_gets_no_keys_of_another(minting: Minting) -
 async def test_a_body_cannot_ask_for_more(minting: Minting) -> None:
     claimed = await minting.listeners.claim()
     for more in ({"s3": {"read": ["s3://trace/"]}}, {"prefix": "s3://trace/x/"}, {"policy": "{}"}, {"org_id": "x"}):
-        status, _ = await minting.ask(claimed, **more)
+        status, _ = await minting.request_keys(claimed, **more)
         assert status == 400
     assert minting.sts.asked == []
 
@@ -199,7 +199,7 @@ async def test_an_sts_that_refuses_is_said_without_its_secrets(minting: Minting)
         ((400, "PackedPolicyTooLarge"), 403, "forbidden"),
     ):
         minting.sts.refuses = said
-        answered, refusal = await minting.ask(claimed)
+        answered, refusal = await minting.request_keys(claimed)
         assert (answered, refusal["error"]["code"]) == (status, code)
         assert refusal["error"]["retryable"] is (status == 503)
         assert not any(secret in json.dumps(refusal) for secret in (*KEYS.values(), ROLE))
@@ -221,11 +221,11 @@ async def test_on_a_disk_the_answer_is_the_folders_that_are_mounted(minting: Min
 
 async def test_every_claim_brings_a_scratch_folder_of_its_own(minting: Minting) -> None:
     listeners = minting.listeners
-    one, other = await listeners.claim(), await listeners.claim(await a_task(listeners.control, listeners.chain))
+    first, other = await listeners.claim(), await listeners.claim(await a_task(listeners.control, listeners.chain))
     own = [
-        {place for place in claims_of(element["capability_token"]).s3.write if "/scratch/" in place}
-        for element in (one, other)
+        {place for place in claims_of(claim["capability_token"]).s3.write if "/scratch/" in place}
+        for claim in (first, other)
     ]
-    task, org = one["task"]["task_id"], listeners.chain.org.id
+    task, org = first["task"]["task_id"], listeners.chain.org.id
     assert own[0] == {f"s3://trace-scratch/scratch/{org}/{task}/1/"}
     assert not own[0] & own[1]

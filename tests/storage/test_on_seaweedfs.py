@@ -118,11 +118,11 @@ def delete(name: str, bucket: str = DATA) -> Callable[[World], Any]:
 
 
 def listed(prefix: str | None, bucket: str = DATA, **more: Any) -> Callable[[World], Any]:
-    def ask(world: World) -> Any:
+    def list_objects(world: World) -> Any:
         given = more if prefix is None else {"Prefix": world.key(prefix), **more}
         return world.theirs.list_objects_v2(Bucket=bucket, **given)
 
-    return ask
+    return list_objects
 
 
 def copied(source: str, target: str) -> Callable[[World], Any]:
@@ -178,7 +178,7 @@ OUTSIDE: dict[str, Callable[[World], Any]] = {
     "multipart beside": lambda world: multipart(world, "out/2/large"),
     "a part copied from a foreign key": lambda world: multipart(world, "out/1/parts", "in/y"),
     "the rights of an object": lambda world: world.theirs.get_object_acl(Bucket=DATA, Key=world.key("in/foo/x")),
-    "give everybody rights": lambda world: world.theirs.put_object_acl(
+    "give all users rights": lambda world: world.theirs.put_object_acl(
         Bucket=DATA, Key=world.key("out/1/mine"), ACL="public-read"
     ),
     "a policy for the bucket": lambda world: world.theirs.put_bucket_policy(Bucket=DATA, Policy="{}"),
@@ -238,9 +238,11 @@ def test_a_session_shows_no_bucket_and_opens_no_other_session(world: World) -> N
 @pytest.mark.parametrize("whose", ["platform", "query", "steward"])
 def test_only_the_minter_may_assume_the_role_of_tasks(whose: str, seaweedfs: SeaweedFS) -> None:
     key: Key = getattr(seaweedfs.keys, whose)
-    stranger = minter_of(seaweedfs, access_key_id=key.access, secret_access_key=_secret(key))
+    other_minter = minter_of(seaweedfs, access_key_id=key.access, secret_access_key=_secret(key))
     with pytest.raises(CredentialsUnavailable, match="AccessDenied"):
-        asyncio.run(stranger.mint(session_policy(StorageGrant(frozenset(), frozenset())), session="s1", seconds=900))
+        asyncio.run(
+            other_minter.mint(session_policy(StorageGrant(frozenset(), frozenset())), session="s1", seconds=900)
+        )
 
 
 def test_the_minter_may_do_nothing_else(world: World, seaweedfs: SeaweedFS) -> None:
@@ -265,10 +267,10 @@ def test_the_query_service_reads_and_writes_only_what_it_exports(world: World, s
         client(seaweedfs, key.access, key.secret).put_object(Bucket=DATA, Key=world.key("in/y"), Body=b"x")
 
 
-def test_processes_without_business_there_are_told_no_key(seaweedfs: SeaweedFS) -> None:
+def test_processes_without_access_to_objects_get_no_key(seaweedfs: SeaweedFS) -> None:
     for process in ("gateway", "scheduler", "delivery"):
-        told = seaweedfs.objects_for(process)
-        assert (told.access_key_id, told.secret_access_key) == (None, None)
+        objects = seaweedfs.objects_for(process)
+        assert (objects.access_key_id, objects.secret_access_key) == (None, None)
 
 
 def test_an_empty_grant_opens_nothing(world: World, seaweedfs: SeaweedFS) -> None:

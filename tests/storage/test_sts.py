@@ -56,10 +56,10 @@ async def test_a_session_is_opened_under_its_name_and_for_its_time(moto: str) ->
 async def test_the_policy_is_sent_as_it_was_judged() -> None:
     async with an_sts() as sts:
         await minter_at(sts.url).mint(POLICY, session=SESSION, seconds=900)
-    (asked,) = sts.asked
-    assert asked["Policy"] == POLICY
-    assert (asked["Action"], asked["RoleArn"], asked["RoleSessionName"]) == ("AssumeRole", ROLE, SESSION)
-    assert asked["DurationSeconds"] == "900"
+    (request,) = sts.asked
+    assert request["Policy"] == POLICY
+    assert (request["Action"], request["RoleArn"], request["RoleSessionName"]) == ("AssumeRole", ROLE, SESSION)
+    assert request["DurationSeconds"] == "900"
 
 
 async def test_without_a_policy_nothing_is_asked_for() -> None:
@@ -76,5 +76,5 @@ async def test_an_sts_that_is_away_is_worth_a_retry() -> None:
     assert "KEY" not in refusal.value.message
 
 
-def test_without_a_role_nobody_makes_credentials() -> None:
+def test_without_a_role_there_is_no_minter() -> None:
     assert make_minter(Settings.model_construct(objects=ObjectSettings(backend="s3"))) is None

@@ -28,7 +28,7 @@ def test_every_table_says_what_it_is_for(state_db: str, data_db: str, queue_db: 
         assert [name for name, purpose, _ in rows if not purpose or not purpose.endswith(".")] == []
 
 
-def test_the_page_can_be_written_by_hand(
+def test_the_page_can_be_written_by_the_command(
     state_db: str, data_db: str, queue_db: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     module.main([state_db, data_db, queue_db])

@@ -272,27 +272,27 @@ PARTITION = {"kind": "partition", "partition_key": "10-19", "block_range": "[10,
 ACTIVE = {"status": "Active", "active_from": T0}
 RETIRING = {"status": "Retiring", "active_from": T0, "active_until": T1, "verify_until": T2}
 TAKEN = {"status": "Processing", "taken_by": "d1", "taken_until": T1, "attempts": 1}
-BY_HAND = {"reason": "manual", "paused_by": uid("user a"), "cause_job_id": None, "threshold": None, "observed": None}
+MANUAL = {"reason": "manual", "paused_by": uid("user a"), "cause_job_id": None, "threshold": None, "observed": None}
 
 
 @dataclass(frozen=True)
 class Case:
-    entry: str
+    rule: str
     constraint: str
     table: str
     broken: Row
-    """What makes the twin illegal."""
-    twin: Row = field(default_factory=dict)
+    """What makes the legal row illegal."""
+    legal: Row = field(default_factory=dict)
     """What makes the legal row of the table the legal one of this case."""
     beside: tuple[str, Row] | None = None
     """A row that is there already."""
 
 
-def of(table: str, *entries: tuple[Any, ...]) -> list[Case]:
-    """Cases of one table: entry, constraint (without the table's name), what breaks it, the twin, rows beside it."""
+def of(table: str, *rules: tuple[Any, ...]) -> list[Case]:
+    """Cases of one table: rule, constraint (without the table's name), illegal row, legal row, rows beside it."""
     return [
-        Case(entry, name if name.startswith("idx_") else f"{table}_{name}", table, *given)
-        for entry, name, *given in entries
+        Case(rule, name if name.startswith("idx_") else f"{table}_{name}", table, *given)
+        for rule, name, *given in rules
     ]
 
 
@@ -307,27 +307,27 @@ CASES = [
     ),
     *of(
         "users",
-        ("a user belongs to an org that exists", "org_id_fkey", {"org_id": uid("nobody")}),
+        ("a user belongs to an org that exists", "org_id_fkey", {"org_id": uid("missing")}),
         ("a subject is one user, in one org", "external_id_once", {"external_id": "user b"}),
         ("a user has a subject", "external_id_says_something", {"external_id": ""}),
     ),
     *of(
         "query_audit",
-        ("a question was asked in an org that exists", "org_id_fkey", {"org_id": uid("nobody")}),
-        ("a question was asked by a user or a task", "user_or_task", {"task_id": uid("task a"), "attempt": 1}),
-        ("a task that asked has an attempt", "task_has_attempt", {"attempt": 1}),
-        ("a question is known by its hash", "hash_is_sha256", {"sql_sha256": b"short"}),
+        ("a query belongs to an org that exists", "org_id_fkey", {"org_id": uid("missing")}),
+        ("a query is by a user or a task", "user_or_task", {"task_id": uid("task a"), "attempt": 1}),
+        ("a task that queried has an attempt", "task_has_attempt", {"attempt": 1}),
+        ("a query is known by its hash", "hash_is_sha256", {"sql_sha256": b"short"}),
         ("an answer has no negative size", "sizes_are_not_negative", {"row_count": -1}),
     ),
     *of(
         "org_roles",
-        ("a role belongs to an org that exists", "org_id_fkey", {"org_id": uid("nobody")}),
+        ("a role belongs to an org that exists", "org_id_fkey", {"org_id": uid("missing")}),
         ("an org's roles have different slugs", "slug_once", {"slug": "seed"}),
         ("a role's slug is lower snake case", "slug_is_snake", {"slug": "Finance"}),
     ),
     *of(
         "org_role_memberships",
-        ("nobody gets a role of another org", "role_of_same_org", {"role_id": uid("role b")}),
+        ("no user gets a role of another org", "role_of_same_org", {"role_id": uid("role b")}),
         ("a role never takes a user of another org", "user_of_same_org", {"user_id": uid("user b")}),
     ),
     *of(
@@ -373,7 +373,7 @@ CASES = [
     ),
     *of(
         "udf_bundles",
-        ("a bundle belongs to an org that exists", "org_id_fkey", {"org_id": uid("nobody")}),
+        ("a bundle belongs to an org that exists", "org_id_fkey", {"org_id": uid("missing")}),
         ("the same code is one bundle", "content_once", {"sha256": "1" * 64}),
         ("a bundle's author is of its org", "author_of_same_org", {"created_by": uid("user b")}),
         ("a bundle has a plain name", "name_is_snake", {"name": "../x"}),
@@ -394,7 +394,7 @@ CASES = [
     ),
     *of(
         "dag_versions",
-        ("a version belongs to an org that exists", "org_id_fkey", {"org_id": uid("nobody")}),
+        ("a version belongs to an org that exists", "org_id_fkey", {"org_id": uid("missing")}),
         ("the same YAML is one version", "content_once", {"dag_name": "dag"}),
         ("a deploy is by a user of the org", "author_of_same_org", {"deployed_by": uid("user b")}),
         ("a DAG's name is lower snake case", "dag_name_is_snake", {"dag_name": "My DAG"}),
@@ -481,7 +481,7 @@ CASES = [
     ),
     *of(
         "datasets",
-        ("a dataset belongs to an org that exists", "org_id_fkey", {"org_id": uid("nobody")}),
+        ("a dataset belongs to an org that exists", "org_id_fkey", {"org_id": uid("missing")}),
         (
             "a published name is unique in its org",
             "name_once",
@@ -681,7 +681,7 @@ CASES = [
     ),
     *of(
         "task_attempts",
-        ("an attempt is of a task that exists", "task_id_fkey", {"task_id": uid("nobody")}),
+        ("an attempt is of a task that exists", "task_id_fkey", {"task_id": uid("missing")}),
         ("an attempt has a number from 1", "count_from_one", {"attempt": 0}),
         ("an ended attempt has an outcome", "ended_has_an_outcome", {"ended_at": T1}),
         (
@@ -706,7 +706,7 @@ CASES = [
     ),
     *of(
         "task_logs",
-        ("a line is of a task that exists", "task_id_fkey", {"task_id": uid("nobody")}),
+        ("a line is of a task that exists", "task_id_fkey", {"task_id": uid("missing")}),
         ("lines count from 0", "count_from_zero", {"n": -1}),
     ),
     *of(
@@ -722,7 +722,7 @@ CASES = [
         "commits",
         ("a task's effect on a dataset counts once", "effect_once", {"scope": "1"}),
         ("a commit number is used once", "pkey", {"number": 1}),
-        ("a commit is by a task that exists", "task_id_fkey", {"task_id": uid("nobody")}),
+        ("a commit is by a task that exists", "task_id_fkey", {"task_id": uid("missing")}),
         (
             "a commit is to a generation of its dataset",
             "version_of_same_dataset",
@@ -751,9 +751,9 @@ CASES = [
         ),
         ("files are a list", "files_is_a_list", {"files": "{}"}),
         ("a partition's sizes are not negative", "sizes_are_not_negative", {"bytes": -1}, {"bytes": 0}),
-        ("what is in force keeps its files", "only_replaced_lose_files", {"files_removed_at": T2}),
+        ("current partitions keep their files", "only_replaced_lose_files", {"files_removed_at": T2}),
         (
-            "partitions in force do not overlap",
+            "current partitions do not overlap",
             "ranges_do_not_overlap",
             {"block_range": "[19,30)", "partition_key": "19-29"},
             {"block_range": "[20,30)", "partition_key": "20-29"},
@@ -767,7 +767,7 @@ CASES = [
             a("partition_versions", **BLOCKS, valid_to=2),
         ),
         (
-            "a partition has one version in force",
+            "a partition has one current version",
             "one_at_a_time",
             {"partition_key": "daily"},
             {"partition_key": "weekly", "valid_from": 2},
@@ -776,7 +776,7 @@ CASES = [
     ),
     *of(
         "task_inputs",
-        ("an input is of a task that exists", "task_id_fkey", {"task_id": uid("nobody")}),
+        ("an input is of a task that exists", "task_id_fkey", {"task_id": uid("missing")}),
         (
             "a task never reads another org's generation",
             "version_of_same_dataset",
@@ -798,7 +798,7 @@ CASES = [
     *of(
         "events",
         ("an event is stored once", "once", {"scope": "seed"}),
-        ("an event is by a task that exists", "producer_task_id_fkey", {"producer_task_id": uid("nobody")}),
+        ("an event is by a task that exists", "producer_task_id_fkey", {"producer_task_id": uid("missing")}),
         (
             "an event is of a generation of its dataset",
             "version_of_same_dataset",
@@ -837,7 +837,7 @@ CASES = [
     ),
     *of(
         "held_events",
-        ("a held event exists", "event_id_fkey", {"event_id": uid("nobody")}),
+        ("a held event exists", "event_id_fkey", {"event_id": uid("missing")}),
         ("an event is held for a job of its org", "job_of_same_org", {"job_id": uid("job b")}),
     ),
     *of(
@@ -853,7 +853,7 @@ CASES = [
             {"follows_commit": 7},
             {"follows_commit": 2},
         ),
-        ("an invalidation is by a task that exists", "producer_task_id_fkey", {"producer_task_id": uid("nobody")}),
+        ("an invalidation is by a task that exists", "producer_task_id_fkey", {"producer_task_id": uid("missing")}),
         (
             "an invalidation is asked for by a user of the org",
             "user_of_same_org",
@@ -900,7 +900,7 @@ CASES = [
             {"invalidation_id": uid("invalidation b")},
         ),
         ("a share is of a job of its org", "job_of_same_org", {"job_id": uid("job b")}),
-        ("a share is done by a task that exists", "task_id_fkey", {"task_id": uid("nobody")}),
+        ("a share is done by a task that exists", "task_id_fkey", {"task_id": uid("missing")}),
     ),
     *of(
         "buffer_publishes",
@@ -911,7 +911,7 @@ CASES = [
             {},
             a("buffer_publishes", batch_uri="s3://scratch/old.jsonl"),
         ),
-        ("a batch is by a task that exists", "task_id_fkey", {"task_id": uid("nobody")}),
+        ("a batch is by a task that exists", "task_id_fkey", {"task_id": uid("missing")}),
         (
             "a batch never goes to another org's dataset",
             "version_of_same_dataset",
@@ -964,7 +964,7 @@ CASES = [
     ),
     *of(
         "alert_channels",
-        ("a channel belongs to an org", "org_id_fkey", {"org_id": uid("nobody"), "created_by": None}),
+        ("a channel belongs to an org", "org_id_fkey", {"org_id": uid("missing"), "created_by": None}),
         ("an org's channels have different names", "name_once", {"name": "seed"}),
         ("a channel is of its org's user", "author_of_same_org", {"created_by": uid("user b")}),
         ("a channel's name is lower snake case", "name_is_snake", {"name": "Ops"}),
@@ -973,7 +973,7 @@ CASES = [
     ),
     *of(
         "alert_definitions",
-        ("an alert belongs to an org", "org_id_fkey", {"org_id": uid("nobody"), "created_by": None}),
+        ("an alert belongs to an org", "org_id_fkey", {"org_id": uid("missing"), "created_by": None}),
         ("an org's alerts have different names", "name_once", {"name": "seed"}),
         ("an alert is of its org's user", "author_of_same_org", {"created_by": uid("user b")}),
         ("an alert's name is lower snake case", "name_is_snake", {"name": "Whales"}),
@@ -997,7 +997,7 @@ CASES = [
         "outbox",
         ("a payload is an object", "payload_is_object", {"payload": "[]"}),
         ("attempts are not negative", "attempts_are_not_negative", {"attempts": -1}),
-        ("a pending row is in nobody's hands (S7)", "only_processing_is_taken", {"taken_until": T1, "taken_by": "d1"}),
+        ("a pending row is not taken (S7)", "only_processing_is_taken", {"taken_until": T1, "taken_by": "d1"}),
         ("a taken row says until when (S7)", "only_processing_is_taken", {"taken_until": None}, TAKEN),
         ("a taken row says by whom (S7)", "only_processing_is_taken", {"taken_by": None}, TAKEN),
         ("taking a row is an attempt", "taken_counts_as_attempt", {"attempts": 0}, TAKEN),
@@ -1030,7 +1030,7 @@ CASES = [
         (
             "a source's task exists",
             "task_id_fkey",
-            {"task_id": uid("nobody")},
+            {"task_id": uid("missing")},
             {"state": "Running", "task_id": uid("task a")},
         ),
         (
@@ -1052,23 +1052,23 @@ CASES = [
         "pauses",
         ("a pause is of a job of its org", "job_of_same_org", {"job_id": uid("job b")}),
         ("a pause is caused by a queue of its org", "cause_of_same_org", {"cause_job_id": uid("job b")}),
-        ("a pause by hand is by a user of the org", "user_of_same_org", {"paused_by": uid("user b")}, BY_HAND),
+        ("a manual pause is by a user of the org", "user_of_same_org", {"paused_by": uid("user b")}, MANUAL),
         ("pressure says which queue", "pressure_says_why", {"cause_job_id": None}),
         ("pressure says which threshold", "pressure_says_why", {"threshold": None}),
-        ("a pause by hand says who", "by_hand_say_who", {"paused_by": None}, BY_HAND),
-        ("a pause by hand has no queue", "by_hand_have_no_queue", {"threshold": 5}, BY_HAND),
+        ("a manual pause says who", "by_hand_say_who", {"paused_by": None}, MANUAL),
+        ("a manual pause has no queue", "by_hand_have_no_queue", {"threshold": 5}, MANUAL),
         ("no job pauses itself", "no_job_pauses_itself", {"cause_job_id": uid("job a")}),
         ("a threshold is positive", "threshold_is_positive", {"threshold": 0}),
-        ("a pause is in force once per cause", "one_per_cause", {"until": None}, {"until": T1}, a("pauses")),
+        ("a pause is active once per cause", "one_per_cause", {"until": None}, {"until": T1}, a("pauses")),
     ),
 ]
 
 
 @dataclass(frozen=True)
 class Change:
-    """A entry about what may become of a row: one change is accepted, the other refused."""
+    """A rule about changes of a row: one change is accepted, the other refused."""
 
-    entry: str
+    rule: str
     constraint: str
     table: str
     legal: Row
@@ -1078,7 +1078,7 @@ class Change:
 
 CHANGES = [
     Change(
-        "what was asked stays as it was told",
+        "an audit row never changes",
         "query_audit_never_changes",
         "query_audit",
         {"verdict": "answered"},
@@ -1158,18 +1158,18 @@ def test_a_legal_row_is_accepted(state: psycopg.Connection[Any], table: str) -> 
     insert(state, table, LEGAL[table])
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.entry.replace(" ", "_"))
-def test_the_row_is_refused_and_its_legal_twin_is_not(state: psycopg.Connection[Any], case: Case) -> None:
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.rule.replace(" ", "_"))
+def test_the_row_is_refused_and_its_legal_counterpart_is_not(state: psycopg.Connection[Any], case: Case) -> None:
     if case.beside:
         insert(state, *case.beside)
-    twin = {**LEGAL[case.table], **case.twin}
+    legal = {**LEGAL[case.table], **case.legal}
     with state.transaction(force_rollback=True):
-        insert(state, case.table, twin)
-    assert refusal(state, lambda: insert(state, case.table, {**twin, **case.broken})) == case.constraint
+        insert(state, case.table, legal)
+    assert refusal(state, lambda: insert(state, case.table, {**legal, **case.broken})) == case.constraint
 
 
-@pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.entry.replace(" ", "_"))
-def test_the_change_is_refused_and_its_legal_twin_is_not(state: psycopg.Connection[Any], change: Change) -> None:
+@pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.rule.replace(" ", "_"))
+def test_the_change_is_refused_and_its_legal_counterpart_is_not(state: psycopg.Connection[Any], change: Change) -> None:
     insert(state, change.table, {**LEGAL[change.table], **change.row})
     update(state, change.table, change.legal)
     assert refusal(state, lambda: update(state, change.table, change.illegal)) == change.constraint
@@ -1185,10 +1185,10 @@ def test_every_state_of_a_task_has_a_legal_row(state: psycopg.Connection[Any], t
 
 
 def test_a_failed_task_keeps_attempt_and_token_until_the_retry_drops_them(state: psycopg.Connection[Any]) -> None:
-    """S10: the reaper leaves what a late reply is known by; the retry takes it away."""
+    """S10: an expired lease keeps what identifies a late reply; the retry removes it."""
     insert(state, "tasks", {**LEGAL["tasks"], **RUNNING, "id": uid("late")})
     ended = {"status": "Failed", "completed_at": T1, "lease_expires_at": None}
-    reap = {**ended, "error_message": "x", "fault": "platform", "platform_failures": 1, "next_retry_at": T2}
+    expire = {**ended, "error_message": "x", "fault": "platform", "platform_failures": 1, "next_retry_at": T2}
     late = {"status": "Completed", "error_message": None, "fault": None, "next_retry_at": None, "outputs": "[]"}
     dropped = ("lease_token", "worker_id", "started_at", "completed_at", "error_message", "fault", "next_retry_at")
     retry = {
@@ -1196,7 +1196,7 @@ def test_a_failed_task_keeps_attempt_and_token_until_the_retry_drops_them(state:
         "status": "Queued",
         "attempt": 2,
     }
-    update(state, "tasks", reap, "late")
+    update(state, "tasks", expire, "late")
     for next_step in (late, retry):
         with state.transaction(force_rollback=True):
             update(state, "tasks", next_step, "late")

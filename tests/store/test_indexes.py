@@ -21,7 +21,7 @@ from tracelake.store.migrate import Database
 from tracelake.store.queries import queries
 
 HOT = {"tasks", "task_attempts", "events", "outbox"}
-# What must be found among finished rows too: a row by its id, and a twin by its key.
+# What must be found among finished rows too: a row by its id, and a duplicate by its key.
 OVER_HISTORY = {
     "tasks_pkey",
     "idx_tasks_job_dedupe",
@@ -119,8 +119,8 @@ def test_indexes_of_hot_tables_hold_live_rows_only(state: psycopg.Connection[Any
         " WHERE indrelid::regclass::text = ANY(%s)",
         (sorted(HOT),),
     ).fetchall()
-    kept = {name for name, predicate in found if predicate is None or "status" not in predicate}
-    assert kept <= OVER_HISTORY
+    over_all_rows = {name for name, predicate in found if predicate is None or "status" not in predicate}
+    assert over_all_rows <= OVER_HISTORY
     assert {name for name, _ in found} >= OVER_HISTORY
 
 

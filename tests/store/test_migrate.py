@@ -122,7 +122,9 @@ def test_two_at_once_apply_each_migration_once(empty: str) -> None:
     assert sorted(applied, key=len) == [[], [], [], everything]
 
 
-def test_one_who_waits_too_long_for_another_is_told_so(empty: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_migration_that_waits_too_long_for_another_fails_with_a_message(
+    empty: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(module, "LOCK_WAIT_SECONDS", 0.05)
     with psycopg.connect(empty) as other:
         other.execute("SELECT pg_advisory_lock(%s)", (module.LOCK,))

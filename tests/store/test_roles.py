@@ -1,4 +1,4 @@
-"""Each role can do its part and nothing else, whether a superuser made it or the admin of a managed server."""
+"""Each role can do its own work and nothing else, whether a superuser made it or the admin of a managed server."""
 
 from __future__ import annotations
 
@@ -177,7 +177,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("role", "statement"), ALLOWED)
-def test_a_role_can_do_its_part(server: Server, role: str, statement: str) -> None:
+def test_a_role_can_do_its_own_work(server: Server, role: str, statement: str) -> None:
     with server.connect(role, HOME[role]) as connection:
         connection.execute(statement.encode())
 
@@ -203,11 +203,11 @@ def test_routing_and_delivering_need_no_more_than_their_roles_have(server: Serve
 @pytest.mark.parametrize("role", EVERY_ROLE)
 def test_a_role_can_connect_to_its_own_database_and_to_no_other(server: Server, role: str) -> None:
     with psycopg.connect(server.postgres.dsn("postgres")) as root:
-        managed_keeps_these = {"postgres", "template1"} if "managed" in server.admin else set()
-        ours = {*EVERY_DATABASE, "postgres", "template1"} - managed_keeps_these
+        open_on_managed = {"postgres", "template1"} if "managed" in server.admin else set()
+        ours = {*EVERY_DATABASE, "postgres", "template1"} - open_on_managed
         for database in ours:
-            told = root.execute("SELECT has_database_privilege(%s, %s, 'CONNECT')", (role, database)).fetchone()
-            assert told == (database == HOME[role],)
+            allowed = root.execute("SELECT has_database_privilege(%s, %s, 'CONNECT')", (role, database)).fetchone()
+            assert allowed == (database == HOME[role],)
     for database in ours - {HOME[role]}:
         with pytest.raises(psycopg.OperationalError, match="permission denied for database"):
             server.connect(role, database)
@@ -328,7 +328,7 @@ def test_a_server_that_is_away_is_one_sentence() -> None:
     assert "s3cret" not in repr(refused.value.as_dict())
 
 
-def test_an_admin_without_the_right_is_told_so(server: Server) -> None:
+def test_an_admin_without_the_right_gets_a_clear_error(server: Server) -> None:
     dsn = server.postgres.cluster.dsn("state", "dispatcher", server.passwords["dispatcher"])
     with pytest.raises(SchemaMismatch, match="refused"):
         ensure_roles(dsn, "state", {"dispatcher": "x"})

@@ -1,6 +1,6 @@
-"""Keys change hands through the state database: every replica agrees, and no token is ever ahead of its key.
+"""Keys are exchanged through the state database: every replica agrees, and no token is ever ahead of its key.
 
-Time is moved by hand: what passes is taken off every moment that the table remembers and added to the verifiers'
+Time is moved by the test: what passes is taken off every moment that the table remembers and added to the verifiers'
 clocks.
 """
 
@@ -51,7 +51,7 @@ class World:
     def verifier(self) -> Verifier:
         return Verifier(lambda: published(self.pool), self.tokens, clock=self.clock, monotonic=self.clock)
 
-    async def keep(self, signer: PemSigner) -> KeyPlan:
+    async def maintain(self, signer: PemSigner) -> KeyPlan:
         return await maintain_keys(self.pool, signer, self.tokens)
 
     async def passes(self, seconds: float) -> None:
@@ -79,16 +79,16 @@ async def world(state_db: str, tmp_path: Path) -> AsyncIterator[World]:
 
 async def test_the_first_beat_makes_a_key_publishes_it_and_signs(world: World) -> None:
     signer = world.signer()
-    plan = await world.keep(signer)
+    plan = await world.maintain(signer)
     claims = world.claims()
     assert await world.verifier().verify(await mint(signer, claims)) == claims
     assert await world.kids() == [plan.signing]
-    assert await world.keep(signer) == plan
+    assert await world.maintain(signer) == plan
     assert len(await world.states()) == 1
 
 
 async def test_the_published_document_holds_public_halves_only(world: World) -> None:
-    await world.keep(world.signer())
+    await world.maintain(world.signer())
     ((key,),) = (await published(world.pool)).values()
     assert set(key) == {"kty", "crv", "x", "y", "kid", "use", "alg"}
 
@@ -96,62 +96,62 @@ async def test_the_published_document_holds_public_halves_only(world: World) -> 
 async def test_a_new_file_is_published_first_signs_after_the_overlap_and_the_old_key_goes_when_its_tokens_have(
     world: World,
 ) -> None:
-    signer, by_hand = world.signer(), Key()
-    old = (await world.keep(signer)).signing
+    signer, provided = world.signer(), Key()
+    old = (await world.maintain(signer)).signing
     assert old is not None
-    put(world.folder, "new.pem", pem(by_hand))
-    assert (await world.keep(signer)).signing == old
-    assert await world.kids() == [old, by_hand.kid]
+    put(world.folder, "new.pem", pem(provided))
+    assert (await world.maintain(signer)).signing == old
+    assert await world.kids() == [old, provided.kid]
     await world.passes(OVERLAP - 1)
-    assert (await world.keep(signer)).signing == old
+    assert (await world.maintain(signer)).signing == old
     await world.passes(1)
-    assert (await world.keep(signer)).signing == by_hand.kid
-    assert await world.states() == {old: "Retiring", by_hand.kid: "Active"}
+    assert (await world.maintain(signer)).signing == provided.kid
+    assert await world.states() == {old: "Retiring", provided.kid: "Active"}
     await world.passes(DAY)
-    await world.keep(signer)
-    assert await world.kids() == [old, by_hand.kid]
+    await world.maintain(signer)
+    assert await world.kids() == [old, provided.kid]
     await world.passes(3600)
-    assert await world.kids() == [by_hand.kid], "even before the next beat"
-    await world.keep(signer)
-    assert await world.states() == {old: "Retired", by_hand.kid: "Active"}
-    assert [key.kid for key in await signer.keys()] == [by_hand.kid], "the private half is destroyed"
+    assert await world.kids() == [provided.kid], "even before the next beat"
+    await world.maintain(signer)
+    assert await world.states() == {old: "Retired", provided.kid: "Active"}
+    assert [key.kid for key in await signer.keys()] == [provided.kid], "the private half is destroyed"
 
 
 async def test_a_key_that_signed_for_long_enough_is_replaced(world: World) -> None:
     signer = world.signer()
-    old = (await world.keep(signer)).signing
+    old = (await world.maintain(signer)).signing
     await world.passes(30 * DAY - 60)
-    assert not (await world.keep(signer)).rotation_due
+    assert not (await world.maintain(signer)).rotation_due
     await world.passes(60)
-    assert (await world.keep(signer)).signing == old
+    assert (await world.maintain(signer)).signing == old
     await world.passes(OVERLAP)
-    assert (await world.keep(signer)).signing != old
+    assert (await world.maintain(signer)).signing != old
     assert sorted((await world.states()).values()) == ["Active", "Retiring"]
 
 
 async def test_several_waiting_keys_sign_in_the_order_they_came(world: World) -> None:
     signer = world.signer()
-    order = [(await world.keep(signer)).signing]
+    order = [(await world.maintain(signer)).signing]
     for _ in range(2):
         order.append((await signer.rotate()).kid)
-        await world.keep(signer)
+        await world.maintain(signer)
         await world.passes(1)
     await world.passes(OVERLAP)
-    assert [(await world.keep(signer)).signing for _ in range(3)] == [order[1], order[2], order[2]]
+    assert [(await world.maintain(signer)).signing for _ in range(3)] == [order[1], order[2], order[2]]
 
 
 async def test_a_token_of_the_old_key_holds_until_it_expires(world: World) -> None:
     signer, stale, fresh = world.signer(), world.verifier(), world.verifier()
-    await world.keep(signer)
+    await world.maintain(signer)
     claims = replace(world.claims(), exp=int(world.clock.now + DAY))
     token = await mint(signer, claims)
     assert await stale.verify(token) == claims
     await signer.rotate()
-    await world.keep(signer)
+    await world.maintain(signer)
     await world.passes(OVERLAP)
-    await world.keep(signer)
+    await world.maintain(signer)
     await world.passes(DAY - OVERLAP - 1)
-    await world.keep(signer)
+    await world.maintain(signer)
     for verifier in (stale, fresh, world.verifier()):
         assert await verifier.verify(token) == claims
     await world.passes(1)
@@ -164,18 +164,18 @@ async def test_a_token_of_the_old_key_holds_until_it_expires(world: World) -> No
 async def refusals_during_rotations(world: World) -> int:
     """How many fresh tokens do not hold, for verifiers attacked at every phase of their pace, through two rotations."""
     signer, attacked = world.signer(), {phase: world.verifier() for phase in range(int(FLOOR))}
-    await world.keep(signer)
+    await world.maintain(signer)
     refused, signed_by = 0, set()
     for tick in range(40):
         if tick == 3:
-            put(world.folder, "by-hand.pem", pem(Key()))
+            put(world.folder, "provided.pem", pem(Key()))
         if tick == 21:
             await signer.rotate()
         for phase, verifier in attacked.items():
             if tick % int(FLOOR) == phase:
                 with pytest.raises(TokenRefused):
-                    await verifier.verify(stranger())
-        plan = await world.keep(signer)
+                    await verifier.verify(unknown_token())
+        plan = await world.maintain(signer)
         signed_by.add(plan.signing)
         claims = world.claims()
         token = await mint(signer, claims)
@@ -189,7 +189,7 @@ async def refusals_during_rotations(world: World) -> int:
     return refused
 
 
-def stranger() -> str:
+def unknown_token() -> str:
     return Key().sign(encode(CLAIMS))
 
 
@@ -204,20 +204,20 @@ async def test_without_the_overlap_there_would_be_such_a_moment(world: World) ->
 
 async def test_a_replica_that_lags_signs_with_the_old_key_and_its_tokens_hold(world: World) -> None:
     quick, slow = world.signer(), world.signer()
-    await world.keep(quick)
-    await world.keep(slow)
+    await world.maintain(quick)
+    await world.maintain(slow)
     await quick.rotate()
-    await world.keep(quick)
+    await world.maintain(quick)
     await world.passes(OVERLAP)
-    await world.keep(quick)
+    await world.maintain(quick)
     claims = world.claims()
     assert await world.verifier().verify(await mint(slow, claims)) == claims
-    assert (await world.keep(slow)) == (await world.keep(quick))
+    assert (await world.maintain(slow)) == (await world.maintain(quick))
 
 
 async def test_replicas_that_start_at_once_agree_on_one_key(world: World) -> None:
     signers = [world.signer() for _ in range(6)]
-    plans = await asyncio.gather(*(world.keep(signer) for signer in signers))
+    plans = await asyncio.gather(*(world.maintain(signer) for signer in signers))
     assert len({plan.signing for plan in plans}) == 1
     assert len(await world.states()) == 1
     claims = world.claims()
@@ -227,38 +227,38 @@ async def test_replicas_that_start_at_once_agree_on_one_key(world: World) -> Non
 
 async def test_replicas_that_find_a_rotation_due_at_once_make_one_key(world: World) -> None:
     signers = [world.signer() for _ in range(4)]
-    await asyncio.gather(*(world.keep(signer) for signer in signers))
+    await asyncio.gather(*(world.maintain(signer) for signer in signers))
     await world.passes(31 * DAY)
-    await asyncio.gather(*(world.keep(signer) for signer in signers))
+    await asyncio.gather(*(world.maintain(signer) for signer in signers))
     assert sorted((await world.states()).values()) == ["Active", "Pending"]
     await world.passes(OVERLAP)
-    plans = await asyncio.gather(*(world.keep(signer) for signer in signers))
+    plans = await asyncio.gather(*(world.maintain(signer) for signer in signers))
     assert len({plan.signing for plan in plans}) == 1
     assert sorted((await world.states()).values()) == ["Active", "Retiring"]
 
 
 async def test_a_key_taken_away_before_it_signed_is_no_longer_published(world: World) -> None:
     signer, leaked = world.signer(), Key()
-    old = (await world.keep(signer)).signing
+    old = (await world.maintain(signer)).signing
     path = put(world.folder, "leaked.pem", pem(leaked))
-    await world.keep(signer)
+    await world.maintain(signer)
     await asyncio.to_thread(path.unlink)
-    await world.keep(signer)
+    await world.maintain(signer)
     assert leaked.kid in await world.kids(), "it may have come after this replica looked"
     await world.passes(OVERLAP)
-    assert (await world.keep(signer)).signing == old
+    assert (await world.maintain(signer)).signing == old
     assert await world.kids() == [old]
 
 
 async def test_a_key_that_is_not_there_does_not_sign_even_when_no_other_does(world: World) -> None:
     signer, leaked = world.signer(), Key()
-    old = (await world.keep(signer)).signing
+    old = (await world.maintain(signer)).signing
     assert old is not None
     path = put(world.folder, "leaked.pem", pem(leaked))
-    await world.keep(signer)
+    await world.maintain(signer)
     await asyncio.to_thread(path.unlink)
     await revoke(world.pool, old)
-    assert (await world.keep(signer)).signing not in {old, leaked.kid}
+    assert (await world.maintain(signer)).signing not in {old, leaked.kid}
     claims = world.claims()
     assert await world.verifier().verify(await mint(signer, claims)) == claims
 
@@ -267,7 +267,7 @@ async def test_replicas_move_keys_on_one_after_the_other(world: World) -> None:
     async with world.pool.acquire() as connection:
         async with connection.transaction():
             await connection.execute(queries("signing_keys")["lock_keys"])
-            beat = asyncio.create_task(world.keep(world.signer()))
+            beat = asyncio.create_task(world.maintain(world.signer()))
             waiting = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted AND database = $1"
             database = await connection.fetchval("SELECT oid FROM pg_database WHERE datname = current_database()")
             while not await connection.fetchval(waiting, database):
@@ -278,25 +278,25 @@ async def test_replicas_move_keys_on_one_after_the_other(world: World) -> None:
 
 async def test_a_signing_key_that_was_lost_is_replaced_after_the_overlap(world: World) -> None:
     signer = world.signer()
-    lost = (await world.keep(signer)).signing
+    lost = (await world.maintain(signer)).signing
     await asyncio.to_thread((world.folder / f"task-{lost}.pem").unlink)
-    await world.keep(signer)
+    await world.maintain(signer)
     with pytest.raises(Unavailable):
         await signer.sign(b"{}")
     await world.passes(OVERLAP)
-    await world.keep(signer)
+    await world.maintain(signer)
     claims = world.claims()
     assert await world.verifier().verify(await mint(signer, claims)) == claims
 
 
 async def test_a_revoked_key_ends_at_once_and_another_signs_at_once(world: World) -> None:
     signer, verifier = world.signer(), world.verifier()
-    kid = (await world.keep(signer)).signing
+    kid = (await world.maintain(signer)).signing
     assert kid is not None
     token = await mint(signer, world.claims())
     await verifier.verify(token)
     await revoke(world.pool, kid)
-    assert (await world.keep(signer)).signing != kid
+    assert (await world.maintain(signer)).signing != kid
     assert kid not in await world.kids()
     assert kid not in {key.kid for key in await signer.keys()}
     await world.passes(FLOOR)
@@ -312,18 +312,18 @@ async def test_a_revoked_key_ends_at_once_and_another_signs_at_once(world: World
 @pytest.mark.parametrize("status", ["Pending", "Retiring"])
 async def test_a_key_can_be_revoked_in_any_state(status: str, world: World) -> None:
     signer = world.signer()
-    first = (await world.keep(signer)).signing
+    first = (await world.maintain(signer)).signing
     second = (await signer.rotate()).kid
-    await world.keep(signer)
+    await world.maintain(signer)
     if status == "Retiring":
         await world.passes(OVERLAP)
-        await world.keep(signer)
+        await world.maintain(signer)
     states = await world.states()
     kid = first if status == "Retiring" else second
     assert kid is not None
     assert states[kid] == status
     await revoke(world.pool, kid)
-    await world.keep(signer)
+    await world.maintain(signer)
     assert (await world.states())[kid] == "Retired"
     assert len(await signer.keys()) == 1
 
@@ -331,11 +331,11 @@ async def test_a_key_can_be_revoked_in_any_state(status: str, world: World) -> N
 async def test_a_retired_key_that_comes_back_from_a_backup_is_destroyed_again(world: World) -> None:
     signer, old = world.signer(), Key()
     put(world.folder, "old.pem", pem(old))
-    assert (await world.keep(signer)).signing == old.kid
+    assert (await world.maintain(signer)).signing == old.kid
     await revoke(world.pool, old.kid)
-    await world.keep(signer)
+    await world.maintain(signer)
     put(world.folder, "restored.pem", pem(old))
-    plan = await world.keep(signer)
+    plan = await world.maintain(signer)
     assert plan.signing != old.kid
     assert old.kid not in {key.kid for key in await signer.keys()}
 
@@ -350,7 +350,7 @@ async def test_a_key_of_the_user_issuer_is_never_used_for_tasks(world: World) ->
     )
     signer = world.signer()
     with pytest.raises(SetupError, match=key.kid):
-        await world.keep(signer)
+        await world.maintain(signer)
     with pytest.raises(Unavailable):
         await signer.sign(b"{}")
     assert await world.kids() == []
@@ -358,17 +358,17 @@ async def test_a_key_of_the_user_issuer_is_never_used_for_tasks(world: World) ->
 
 async def test_garbage_in_the_folder_stops_rotation_and_nothing_else(world: World) -> None:
     signer = world.signer()
-    await world.keep(signer)
+    await world.maintain(signer)
     put(world.folder, "notes.txt", b"!")
     with pytest.raises(SetupError, match=r"notes\.txt"):
-        await world.keep(signer)
+        await world.maintain(signer)
     claims = world.claims()
     assert await world.verifier().verify(await mint(signer, claims)) == claims
 
 
 async def test_a_signer_that_cannot_rotate_still_follows(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     signer = world.signer()
-    await world.keep(signer)
+    await world.maintain(signer)
     await world.passes(31 * DAY)
 
     async def read_only(**_: Any) -> None:
@@ -377,19 +377,19 @@ async def test_a_signer_that_cannot_rotate_still_follows(world: World, monkeypat
     other = world.signer()
     monkeypatch.setattr(other, "rotate", read_only)
     with pytest.raises(SetupError, match="Read-only"):
-        await world.keep(other)
+        await world.maintain(other)
     claims = world.claims()
     assert await world.verifier().verify(await mint(other, claims)) == claims
 
 
 async def test_a_clock_of_the_server_that_steps_back_breaks_nothing(world: World) -> None:
     signer = world.signer()
-    await world.keep(signer)
+    await world.maintain(signer)
     await signer.rotate()
-    await world.keep(signer)
+    await world.maintain(signer)
     await world.passes(OVERLAP)
     await world.pool.execute("UPDATE signing_keys SET active_from = now() + interval '1 hour' WHERE status = 'Active'")
-    await world.keep(signer)
+    await world.maintain(signer)
     assert sorted((await world.states()).values()) == ["Active", "Retiring"]
 
 
@@ -439,7 +439,7 @@ async def test_two_processes_that_start_together_accept_each_others_tokens(world
 
 
 async def test_a_beat_killed_at_any_step_is_finished_by_the_next(world: World, state_db: str) -> None:
-    await world.keep(world.signer())
+    await world.maintain(world.signer())
     killed = await asyncio.create_subprocess_exec(
         *[sys.executable, "-m", "tests.support.programs.killed_key_changes", "beat", str(world.folder), state_db],
         cwd=ROOT,

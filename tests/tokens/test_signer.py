@@ -90,11 +90,11 @@ async def test_a_rotation_makes_one_private_file_that_holds_the_key(tmp_path: Pa
 
 
 async def test_a_key_put_there_by_a_person_is_found(tmp_path: Path) -> None:
-    signer, by_hand = PemSigner(tmp_path), Key()
+    signer, provided = PemSigner(tmp_path), Key()
     await signer.keys()
-    sec1 = by_hand.private.private_bytes(PEM, serialization.PrivateFormat.TraditionalOpenSSL, PLAIN)
+    sec1 = provided.private.private_bytes(PEM, serialization.PrivateFormat.TraditionalOpenSSL, PLAIN)
     put(tmp_path, "from-our-vault.pem", sec1, 0o640)
-    assert [key.kid for key in await signer.keys()] == [by_hand.kid]
+    assert [key.kid for key in await signer.keys()] == [provided.kid]
 
 
 async def test_a_key_being_copied_in_under_a_dot_is_not_looked_at(tmp_path: Path) -> None:
@@ -156,7 +156,7 @@ async def test_every_piece_of_garbage_is_named_at_once(tmp_path: Path) -> None:
         assert name in refused.value.message
 
 
-async def test_a_key_that_everybody_can_read_is_refused(tmp_path: Path) -> None:
+async def test_a_world_readable_key_is_refused(tmp_path: Path) -> None:
     put(tmp_path, "open.pem", pem(Key()), 0o644)
     with pytest.raises(SetupError, match=r"open.pem \(open to every user"):
         await PemSigner(tmp_path).keys()
@@ -175,11 +175,11 @@ async def test_a_retired_key_is_destroyed_and_a_second_time_does_no_harm(tmp_pat
     put(tmp_path, "old.pem", pem(old))
     put(tmp_path, "new.pem", pem(new))
     plan = KeyPlan(new.kid, (old.kid,), rotation_due=False)
-    one, other = await signing_with(tmp_path, old.kid), await signing_with(tmp_path, old.kid)
-    await one.follow(plan)
+    first, other = await signing_with(tmp_path, old.kid), await signing_with(tmp_path, old.kid)
+    await first.follow(plan)
     await other.follow(plan)
-    assert [key.kid for key in await one.keys()] == [new.kid]
-    assert await one.sign(b"{}")
+    assert [key.kid for key in await first.keys()] == [new.kid]
+    assert await first.sign(b"{}")
     assert await other.sign(b"{}")
 
 

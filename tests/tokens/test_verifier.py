@@ -28,7 +28,7 @@ from tracelake.settings import TokenSettings
 
 pytestmark = pytest.mark.anyio
 
-KEY, OTHER, STRANGER = Key(), Key(), Key()
+KEY, OTHER, UNKNOWN = Key(), Key(), Key()
 SETTINGS = TokenSettings(refresh_floor_seconds=5, overlap_seconds=10, remembered=100)
 GOOD = KEY.sign(encode(CLAIMS))
 
@@ -41,11 +41,11 @@ class Publisher:
         self.fetches = 0
         self.fault: Exception | None = None
         self.gate: asyncio.Event | None = None
-        self.asked = asyncio.Event()
+        self.fetched = asyncio.Event()
 
     async def __call__(self) -> dict[str, Any]:
         self.fetches += 1
-        self.asked.set()
+        self.fetched.set()
         document = {"keys": [key.jwk for key in self.keys]}  # as of the begin, as a slow server has it
         if self.gate is not None:
             await self.gate.wait()
@@ -103,14 +103,14 @@ def hs256(secret: bytes) -> str:
     return f"{signed}.{b64(hmac.digest(secret, signed.encode(), hashlib.sha256))}"
 
 
-def part(index: int, change: Callable[[str], str]) -> str:
-    parts = GOOD.split(".")
-    parts[index] = change(parts[index])
-    return ".".join(parts)
+def with_segment(index: int, change: Callable[[str], str]) -> str:
+    segments = GOOD.split(".")
+    segments[index] = change(segments[index])
+    return ".".join(segments)
 
 
 def spare_bits(signature: str) -> str:
-    """The same 64 bytes in another spelling: the last character carries four bits that nobody needs."""
+    """The same 64 bytes in another spelling: the last character carries four bits that are not used."""
     return signature[:-1] + chr(ord(signature[-1]) + 1)
 
 
@@ -127,10 +127,10 @@ USER = jwt.encode(
 HOSTILE: dict[str, tuple[str, Reason]] = {
     # The shape.
     "nothing": ("", Reason.MISSING),
-    "one part": ("x", Reason.MALFORMED),
-    "two parts": (GOOD.rpartition(".")[0], Reason.MALFORMED),
-    "four parts": (GOOD + ".x", Reason.MALFORMED),
-    "five parts, as an encrypted token": (GOOD + ".x.y", Reason.MALFORMED),
+    "one segment": ("x", Reason.MALFORMED),
+    "two segments": (GOOD.rpartition(".")[0], Reason.MALFORMED),
+    "four segments": (GOOD + ".x", Reason.MALFORMED),
+    "five segments, as an encrypted token": (GOOD + ".x.y", Reason.MALFORMED),
     "a worker token": ("pT3vN0pe_worker_token_of_256_bits_0123456789ab", Reason.MALFORMED),
     "a user's token": (USER, Reason.BAD_KEY_ID),
     "with a scheme in front": ("Bearer " + GOOD, Reason.MALFORMED),
@@ -139,11 +139,11 @@ HOSTILE: dict[str, tuple[str, Reason]] = {
     "full-width dots": (GOOD.replace(".", "\uff0e"), Reason.MALFORMED),
     "lone surrogate": (GOOD + "\ud800", Reason.MALFORMED),
     "NUL": (GOOD + "\0", Reason.MALFORMED),
-    "padded base64": (part(2, lambda s: s + "=="), Reason.MALFORMED),
-    "base64 of the other alphabet": (part(0, lambda s: s[:-1] + "+"), Reason.MALFORMED),
-    "line break in base64": (part(1, lambda s: s[:8] + "\n" + s[8:]), Reason.MALFORMED),
-    "spare bits in base64": (part(2, spare_bits), Reason.MALFORMED),
-    "impossible length of base64": (part(1, lambda s: s[: len(s) // 4 * 4 + 1]), Reason.MALFORMED),
+    "padded base64": (with_segment(2, lambda s: s + "=="), Reason.MALFORMED),
+    "base64 of the other alphabet": (with_segment(0, lambda s: s[:-1] + "+"), Reason.MALFORMED),
+    "line break in base64": (with_segment(1, lambda s: s[:8] + "\n" + s[8:]), Reason.MALFORMED),
+    "spare bits in base64": (with_segment(2, spare_bits), Reason.MALFORMED),
+    "impossible length of base64": (with_segment(1, lambda s: s[: len(s) // 4 * 4 + 1]), Reason.MALFORMED),
     "oversize": ("a" * (MAX_TOKEN_CHARS + 1), Reason.TOO_LARGE),
     "oversize header": (under(HEADER | {"typ": "x" * 600}), Reason.BAD_HEADER),
     # The header.
@@ -170,7 +170,7 @@ HOSTILE: dict[str, tuple[str, Reason]] = {
     "x5u": (under(HEADER | {"x5u": "https://evil.example/x"}), Reason.BAD_HEADER),
     "x5c": (under(HEADER | {"x5c": ["AA"]}), Reason.BAD_HEADER),
     "jwk in the header": (
-        under({"alg": "ES256", "kid": STRANGER.kid, "jwk": {"kty": "EC"}}, STRANGER),
+        under({"alg": "ES256", "kid": UNKNOWN.kid, "jwk": {"kty": "EC"}}, UNKNOWN),
         Reason.BAD_HEADER,
     ),
     "zip": (under(HEADER | {"zip": "DEF"}), Reason.BAD_HEADER),
@@ -184,21 +184,21 @@ HOSTILE: dict[str, tuple[str, Reason]] = {
     "kid a path of the right length": (under(HEADER | {"kid": "/" * 43}), Reason.BAD_KEY_ID),
     "kid SQL": (under(HEADER | {"kid": "x' UNION SELECT 'AAAA' --"}), Reason.BAD_KEY_ID),
     "kid with a line break": (under(HEADER | {"kid": KEY.kid + "\n"}), Reason.BAD_KEY_ID),
-    "kid unknown": (under(HEADER | {"kid": STRANGER.kid}, STRANGER), Reason.UNKNOWN_KEY),
+    "kid unknown": (under(HEADER | {"kid": UNKNOWN.kid}, UNKNOWN), Reason.UNKNOWN_KEY),
     # The signature.
-    "signed by a stranger under a known kid": (under(HEADER, STRANGER), Reason.BAD_SIGNATURE),
+    "signed by an unknown key under a known kid": (under(HEADER, UNKNOWN), Reason.BAD_SIGNATURE),
     "signed by one published key under another's kid": (under(HEADER, OTHER), Reason.BAD_SIGNATURE),
-    "no signature": (part(2, lambda _: ""), Reason.BAD_SIGNATURE),
-    "half a signature": (part(2, lambda s: s[:40]), Reason.BAD_SIGNATURE),
-    "a signature of zeros": (part(2, lambda _: b64(bytes(64))), Reason.BAD_SIGNATURE),
-    "a signature of ones": (part(2, lambda _: b64(b"\xff" * 64)), Reason.BAD_SIGNATURE),
-    "a signature in DER": (part(2, as_der), Reason.BAD_SIGNATURE),
+    "no signature": (with_segment(2, lambda _: ""), Reason.BAD_SIGNATURE),
+    "half a signature": (with_segment(2, lambda s: s[:40]), Reason.BAD_SIGNATURE),
+    "a signature of zeros": (with_segment(2, lambda _: b64(bytes(64))), Reason.BAD_SIGNATURE),
+    "a signature of ones": (with_segment(2, lambda _: b64(b"\xff" * 64)), Reason.BAD_SIGNATURE),
+    "a signature in DER": (with_segment(2, as_der), Reason.BAD_SIGNATURE),
     "another payload under the signature": (
-        part(1, lambda _: b64(as_json(PAYLOAD | {"attempt": 2}))),
+        with_segment(1, lambda _: b64(as_json(PAYLOAD | {"attempt": 2}))),
         Reason.BAD_SIGNATURE,
     ),
     "the header rewritten under the signature": (
-        part(0, lambda _: b64(json.dumps(HEADER).encode())),
+        with_segment(0, lambda _: b64(json.dumps(HEADER).encode())),
         Reason.BAD_SIGNATURE,
     ),
     # Who it is for, and from.
@@ -379,24 +379,24 @@ UNTIMED: Any = {"verify_aud": False, "verify_exp": False, "verify_iat": False}
 
 
 async def test_of_two_signatures_that_ecdsa_takes_for_as_good_only_one_holds() -> None:
-    """Anybody can make the other from it: a token that was revoked, or counted, by its text would be there again."""
+    """The other needs no key: a token that was revoked, or counted, by its text would be accepted again."""
     for number in range(32):
         token = KEY.sign(encode(CLAIMS))
         text, _, signature = token.rpartition(".")
         raw = b64_read(signature)
         assert is_canonical(raw), number
         order = 0xFFFFFFFF00000000FFFFFFFFFFFFFFFFBCE6FAADA7179E84F3B9CAC2FC632551
-        twin = f"{text}.{b64(raw[:32] + (order - int.from_bytes(raw[32:])).to_bytes(32))}"
-        jwt.decode(twin, jwt.PyJWK(KEY.jwk), ["ES256"], options=UNTIMED)
-        assert await reason_of(make(Publisher(KEY)), twin) is Reason.BAD_SIGNATURE
+        other_form = f"{text}.{b64(raw[:32] + (order - int.from_bytes(raw[32:])).to_bytes(32))}"
+        jwt.decode(other_form, jwt.PyJWK(KEY.jwk), ["ES256"], options=UNTIMED)
+        assert await reason_of(make(Publisher(KEY)), other_form) is Reason.BAD_SIGNATURE
         assert await make(Publisher(KEY)).verify(token) == CLAIMS
 
 
 def test_claims_too_large_for_a_header_are_refused_before_they_are_signed() -> None:
-    one = CLAIMS.datasets[0]
+    granted = CLAIMS.datasets[0]
     with pytest.raises(InvalidRequest, match="does not fit"):
-        encode(replace(CLAIMS, datasets=(one,) * 200))
-    most = replace(CLAIMS, datasets=(one,) * 100)
+        encode(replace(CLAIMS, datasets=(granted,) * 200))
+    most = replace(CLAIMS, datasets=(granted,) * 100)
     assert len(KEY.sign(encode(most))) <= MAX_TOKEN_CHARS
 
 
@@ -436,13 +436,13 @@ COUNT = itertools.count()
 
 
 def made_up() -> str:
-    """A token of a key that nobody has, another one each time; all but its signature is as it should be."""
+    """A token with an unknown key id, another one each time; all but its signature is as it should be."""
     kid = b64(hashlib.sha256(str(next(COUNT)).encode()).digest())
-    return part(0, lambda _: b64(as_json(HEADER | {"kid": kid})))
+    return with_segment(0, lambda _: b64(as_json(HEADER | {"kid": kid})))
 
 
 async def fetching(publisher: Publisher) -> None:
-    await publisher.asked.wait()
+    await publisher.fetched.wait()
 
 
 async def test_a_flood_of_random_kids_makes_one_fetch_each_floor() -> None:
@@ -506,7 +506,7 @@ async def test_a_key_published_while_a_slow_fetch_was_under_way_is_found_by_a_se
     assert publisher.fetches == 2
 
 
-async def test_a_stranger_waits_for_two_fetches_at_most_however_slow_they_are() -> None:
+async def test_an_unknown_key_waits_for_two_fetches_at_most_however_slow_they_are() -> None:
     publisher, clock = Publisher(KEY), Clock()
 
     async def slow() -> dict[str, Any]:
@@ -573,7 +573,7 @@ async def test_keys_of_another_kind_beside_ours_do_no_harm() -> None:
     assert await Verifier(fetch, SETTINGS, clock=Clock(), monotonic=Clock()).verify(GOOD) == CLAIMS
 
 
-async def test_an_old_set_is_fetched_again_without_anybody_waiting_and_a_revoked_key_goes() -> None:
+async def test_an_old_set_is_fetched_in_the_background_and_a_revoked_key_is_dropped() -> None:
     publisher, clock = Publisher(KEY, OTHER), Clock()
     checked = make(publisher, clock)
     assert await checked.verify(GOOD) == CLAIMS
