@@ -50,13 +50,13 @@ def test_the_example_of_code_finds_every_large_transfer_of_its_blocks_and_no_oth
     """As `trace udf test` runs it."""
     chain, file = Chain(blocks=60), tmp_path / "logs.parquet"
     pq.write_table(truth_table(chain, "logs", 0, 60), file)
-    asked = LocalTask(
+    task = LocalTask(
         datasets={"logs": file},
         publishes=["alert_events"],
         scope={"start": 20, "end": 49},
         alerts=[{"name": "large_transfers", "severity": "warning"}],
     )
-    played = run_locally(pack(FOLDER / "large_transfers"), asked, shared_session())
+    played = run_locally(pack(FOLDER / "large_transfers"), task, shared_session())
     assert played.status == "Completed", played
     expected = large_transfers(chain, 20, 49)
     found = {row["dedupe_key"]: row for row in played.rows["alert_events"]}

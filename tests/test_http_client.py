@@ -91,7 +91,7 @@ async def listening(serve: Any, context: ssl.SSLContext | None) -> AsyncIterator
 
 @contextmanager
 def without_garbage_collection() -> Iterator[None]:
-    """Nothing is closed by chance; and at the end nothing is found that somebody forgot to close."""
+    """Nothing is closed by chance; and at the end nothing is found that was not closed."""
     gc.collect()
     gc.disable()
     try:

@@ -16,7 +16,7 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
-from tests.test_doors import ready, tls_in
+from tests.test_listeners import ready, tls_in
 from tracelake.runtime.listeners import Listener, listener_app, open_listeners
 from tracelake.runtime.read_body import read_bounded
 from tracelake.settings import HttpSettings
@@ -67,7 +67,7 @@ class SlowListener:
         self.port = port
         self.released = asyncio.Event()
         self.gone = asyncio.Event()
-        """Nobody takes the answer any more."""
+        """The client has gone."""
         self.begun = 0
         self._context = context
         self._stack = stack

@@ -1,4 +1,4 @@
-"""A secret of the environment is the one that a DAG names, is the worker's alone, and is shown to nobody."""
+"""A secret of the environment is the one that a DAG names, is the worker's alone, and is never shown."""
 
 from __future__ import annotations
 
@@ -54,14 +54,14 @@ def test_every_name_that_a_dag_may_say_can_be_set_and_capitals_make_no_differenc
         assert dict(secrets_of_job([spelt], settings.secrets)) == {spelt: VALUE}
 
 
-def test_a_task_is_handed_those_that_its_job_names_and_no_others(tmp_path: Path) -> None:
+def test_a_task_gets_those_that_its_job_names_and_no_others(tmp_path: Path) -> None:
     settings = load_settings({"TRACE_SECRETS__ONE": "hush-one", "TRACE_SECRETS__TWO": "hush-two"}, home=tmp_path)
-    handed = secrets_of_job(["ONE"], settings.secrets)
-    assert dict(handed) == {"ONE": "hush-one"}
-    assert "TWO" not in handed
+    given_secrets = secrets_of_job(["ONE"], settings.secrets)
+    assert dict(given_secrets) == {"ONE": "hush-one"}
+    assert "TWO" not in given_secrets
     with pytest.raises(KeyError, match="this task has no secret 'TWO': does the job name it"):
-        handed["TWO"]
-    assert repr(handed) == f"{handed}" == "Secrets(ONE)"
+        given_secrets["TWO"]
+    assert repr(given_secrets) == f"{given_secrets}" == "Secrets(ONE)"
     assert dict(secrets_of_job([], settings.secrets)) == {}
 
 
@@ -128,22 +128,22 @@ def test_a_secret_is_masked_wherever_settings_are_shown(tmp_path: Path, monkeypa
         lambda text: repr(f"it's not {text}"),
     ],
 )
-def test_a_secret_is_hidden_however_it_is_spelt(secret: str, spell: Callable[[str], str], tmp_path: Path) -> None:
-    hide = redactor(load_settings({"TRACE_SECRETS__API_KEY": secret}, home=tmp_path))
-    assert "77be01" not in hide(f"cannot use {spell(secret)}, try again")
+def test_a_secret_is_redacted_in_every_spelling(secret: str, spell: Callable[[str], str], tmp_path: Path) -> None:
+    redact = redactor(load_settings({"TRACE_SECRETS__API_KEY": secret}, home=tmp_path))
+    assert "77be01" not in redact(f"cannot use {spell(secret)}, try again")
 
 
-def test_each_line_of_a_secret_is_hidden_too(tmp_path: Path) -> None:
-    hide = redactor(load_settings({"TRACE_SECRETS__PRIVATE_KEY": KEY}, home=tmp_path))
-    assert hide("not Base64: bW9vbmxpdA/harbour+77be01==") == "not Base64: ***"
+def test_each_line_of_a_secret_is_redacted_too(tmp_path: Path) -> None:
+    redact = redactor(load_settings({"TRACE_SECRETS__PRIVATE_KEY": KEY}, home=tmp_path))
+    assert redact("not Base64: bW9vbmxpdA/harbour+77be01==") == "not Base64: ***"
 
 
-def test_only_the_worker_is_told_of_them(tmp_path: Path) -> None:
+def test_only_the_worker_gets_them(tmp_path: Path) -> None:
     settings = load_settings({"TRACE_SECRETS__API_KEY": VALUE}, home=tmp_path)
     files = TlsFiles(ca=tmp_path / "ca", cert=tmp_path / "cert", key=tmp_path / "key")
     dsns = Dsns(*["postgresql://u:p@h/d"] * 5)
     made = children(
         PROCESSES, settings, ports=Ports(*range(9)), tls=files, dsns=dsns, worker_token="w" * 20, issuer="PEM"
     )
-    told = {child.name: child.launch().stdin or b"" for child in made}
-    assert [name for name, document in told.items() if VALUE.encode() in document] == ["worker"]
+    documents = {child.name: child.launch().stdin or b"" for child in made}
+    assert [name for name, document in documents.items() if VALUE.encode() in document] == ["worker"]

@@ -15,8 +15,8 @@ PREFIX = "TRACE_RPC_POOLS__MAIN__"
 DSN = {"TRACE_DATA__DSN": "postgresql://data"}
 
 
-def pools(home: Path, **told: str) -> dict[str, RpcPool]:
-    env = {f"{PREFIX}{name.upper()}": value for name, value in told.items()}
+def pools(home: Path, **given: str) -> dict[str, RpcPool]:
+    env = {f"{PREFIX}{name.upper()}": value for name, value in given.items()}
     return dict(resources(load_settings(DSN | env, home=home)).rpc_pools)
 
 
@@ -54,18 +54,18 @@ def test_a_key_in_a_header_goes_to_its_own_node_alone(tmp_path: Path) -> None:
     both = "a=https://one.example b=https://two.example"
     (pool,) = pools(tmp_path, endpoints=both, headers="a=x-api-key: SECRET-1; b=Authorization: Bearer S2; a=X-More: 1")
     assert pool == "main"
-    one, two = pools(tmp_path, endpoints=both, headers="a=x-api-key: S1; b=Authorization: Bearer S2; a=X-More: 1")[
+    first, second = pools(tmp_path, endpoints=both, headers="a=x-api-key: S1; b=Authorization: Bearer S2; a=X-More: 1")[
         "main"
     ].endpoints
-    assert one.headers == (("x-api-key", "S1"), ("X-More", "1"))
-    assert two.headers == (("Authorization", "Bearer S2"),)
+    assert first.headers == (("x-api-key", "S1"), ("X-More", "1"))
+    assert second.headers == (("Authorization", "Bearer S2"),)
     alone = pools(tmp_path, endpoints="https://one.example", headers="x-api-key: S1")["main"].endpoints[0]
     assert alone.headers == (("x-api-key", "S1"),)
     assert "S1" not in repr(alone)
 
 
 @pytest.mark.parametrize(
-    ("told", "said"),
+    ("given", "said"),
     [
         ({"endpoints": ""}, "no address"),
         ({"endpoints": "   "}, "no address"),
@@ -80,9 +80,9 @@ def test_a_key_in_a_header_goes_to_its_own_node_alone(tmp_path: Path) -> None:
     ],
 )
 def test_what_is_no_address_and_no_header_is_refused_without_being_shown(
-    told: dict[str, str], said: str, tmp_path: Path
+    given: dict[str, str], said: str, tmp_path: Path
 ) -> None:
     with pytest.raises(SettingsError, match=said) as refused:
-        pools(tmp_path, **told)
+        pools(tmp_path, **given)
     assert "rpc_pools.main" in str(refused.value.where)
     assert "SECRET" not in repr(refused.value.as_dict())

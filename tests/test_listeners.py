@@ -1,4 +1,4 @@
-"""Doors: TLS that renews itself, refusals in one shape, ports that are taken said before anything is served."""
+"""Listeners: TLS that renews itself, refusals in one shape, ports that are taken said before anything is served."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ async def certificate_of(address: str, ca: Path) -> bytes:
     return shown
 
 
-async def test_a_running_door_shows_a_renewed_certificate_to_the_next_caller(tmp_path: Path) -> None:
+async def test_a_running_listener_shows_a_renewed_certificate_to_the_next_caller(tmp_path: Path) -> None:
     tls = tls_in(tmp_path, datetime.now(UTC) - timedelta(days=61))  # 29 days are left: due
     assert tls.ca is not None
     async with open_listeners(
@@ -63,7 +63,7 @@ async def test_a_running_door_shows_a_renewed_certificate_to_the_next_caller(tmp
         before = await certificate_of(addresses["d"], tls.ca)
         tls_in(tmp_path)
         async with asyncio.timeout(30):
-            while await certificate_of(addresses["d"], tls.ca) == before:  # noqa: ASYNC110 - the door looks by itself
+            while await certificate_of(addresses["d"], tls.ca) == before:  # noqa: ASYNC110 - the listener checks by itself
                 await asyncio.sleep(0.02)
 
 
@@ -80,7 +80,7 @@ async def test_a_refusal_is_an_answer_in_one_shape(tmp_path: Path, refusal: Trac
     assert (nowhere.status_code, nowhere.json()["error"]["code"]) == (404, "not_found")
 
 
-async def test_a_door_that_is_not_ready_says_so_and_stays_alive(tmp_path: Path) -> None:
+async def test_a_listener_that_is_not_ready_says_so_and_stays_alive(tmp_path: Path) -> None:
     async def away() -> None:
         raise DatabaseUnavailable("Postgres does not answer")
 
@@ -94,16 +94,16 @@ async def test_a_door_that_is_not_ready_says_so_and_stays_alive(tmp_path: Path) 
     assert answer.json()["error"]["retryable"] is True
 
 
-async def test_a_door_closes_though_somebody_keeps_a_connection(
+async def test_a_listener_closes_though_a_client_keeps_a_connection(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     tls = tls_in(tmp_path)
     context = ssl.create_default_context(cafile=tls.ca)
     listener = Listener("d", "127.0.0.1", 0, listener_app([], ready))
-    async with httpx.AsyncClient(verify=context) as http:  # which reads nothing between two questions
+    async with httpx.AsyncClient(verify=context) as http:  # which reads nothing between two requests
         async with open_listeners([listener], tls) as addresses:
             assert (await http.get(f"{addresses['d']}/healthz")).is_success
-        assert "exceeded" not in caplog.text, "nobody was waited for in vain"
+        assert "exceeded" not in caplog.text, "it waited for no client in vain"
 
 
 async def test_a_taken_port_is_named_and_nothing_is_served(tmp_path: Path) -> None:
@@ -115,15 +115,15 @@ async def test_a_taken_port_is_named_and_nothing_is_served(tmp_path: Path) -> No
                 pass
 
 
-async def test_a_door_keeps_a_connection_longer_than_its_callers_do() -> None:
+async def test_a_listener_keeps_a_connection_longer_than_its_callers_do() -> None:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    kept = _server(listener_app([], ready), context, HttpSettings()).config.timeout_keep_alive
+    keep_alive = _server(listener_app([], ready), context, HttpSettings()).config.timeout_keep_alive
     expires = httpx.Limits().keepalive_expiry
     assert expires is not None
-    assert kept > 2 * expires
+    assert keep_alive > 2 * expires
 
 
-async def test_two_doors_cannot_have_one_port(tmp_path: Path) -> None:
+async def test_two_listeners_cannot_have_one_port(tmp_path: Path) -> None:
     (port,) = free_ports(1)
     listeners = [Listener(name, "127.0.0.1", port, listener_app([], ready)) for name in ("task", "internal")]
     with pytest.raises(SetupError, match=f"the internal listener cannot listen on 127.0.0.1:{port}"):
@@ -132,7 +132,7 @@ async def test_two_doors_cannot_have_one_port(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("missing", ["cert", "key"])
-async def test_a_door_without_a_certificate_does_not_open(tmp_path: Path, missing: str) -> None:
+async def test_a_listener_without_a_certificate_does_not_open(tmp_path: Path, missing: str) -> None:
     tls = tls_in(tmp_path).model_copy(update={missing: None})
     with pytest.raises(SettingsError, match=f"tls.{missing}"):
         async with open_listeners([], tls):
