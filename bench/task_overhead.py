@@ -117,7 +117,7 @@ async def done(system: Rig, count: int) -> None:
 
 
 def bare(spark: Any, devchain: Devchain, folder: Path, number: int) -> float:
-    """Milliseconds for the same, with nobody to ask and nobody to tell."""
+    """Milliseconds for the same, without calls to a Dispatcher."""
     place = Place(DiskObjects(folder / "bare"), Folder.parse(f"s3://bench/{number}/"))
     span = inclusive(BLOCKS * number, BLOCKS * (number + 1) - 1)
     began = time.perf_counter()

@@ -103,7 +103,7 @@ async def until_running(listener: httpx.AsyncClient, queries: int) -> None:
 
 
 async def in_hand(listener: httpx.AsyncClient) -> float:
-    return await gauge(listener, "trace_queries_in_hand", "running")
+    return await gauge(listener, "trace_queries_in_progress", "running")
 
 
 async def gauge(listener: httpx.AsyncClient, name: str, state: str) -> float:

@@ -1078,7 +1078,7 @@ class Change:
 
 CHANGES = [
     Change(
-        "what was asked stays as it was told",
+        "an audit row never changes",
         "query_audit_never_changes",
         "query_audit",
         {"verdict": "answered"},

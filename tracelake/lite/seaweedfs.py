@@ -85,7 +85,7 @@ class SeaweedFS:
     keys: StoreKeys = field(default_factory=StoreKeys)
     exports: str = field(default_factory=lambda: QuerySettings().export_prefix)
     """The folder for users' exports."""
-    _handed: list[int] = field(default_factory=list)
+    _config_files: list[int] = field(default_factory=list)
     _made: bool = False
 
     @property
@@ -106,22 +106,22 @@ class SeaweedFS:
     def launch(self) -> Launch:
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._made = False
-        self.forget()
-        self._handed = [_in_memory(self._identities()), _in_memory(self._roles())]
-        identities, roles = (f"/dev/fd/{number}" for number in self._handed)
+        self.clear()
+        self._config_files = [_in_memory(self._identities()), _in_memory(self._roles())]
+        identities, roles = (f"/dev/fd/{number}" for number in self._config_files)
         configs = [f"-s3.config={identities}", f"-s3.iam.config={roles}"]
         return Launch(
             argv=[str(binary()), "-logtostderr=true", "server", *self._arguments(), *configs],
             env={"PATH": os.defpath, "HOME": str(self.folder)} | dict.fromkeys(INNER, self.keys.inner),
             cwd=self.folder,
-            keep_fds=self._handed,
+            keep_fds=self._config_files,
         )
 
-    def forget(self) -> None:
+    def clear(self) -> None:
         """Removes what a killed server leaves: in-memory files, and sockets at fixed places."""
-        for old in self._handed:
+        for old in self._config_files:
             os.close(old)
-        self._handed = []
+        self._config_files = []
         for port in astuple(self.ports):
             for left in SOCKETS.glob(f"seaweedfs-*-{port}.sock"):
                 left.unlink(missing_ok=True)

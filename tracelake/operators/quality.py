@@ -238,10 +238,10 @@ class _Part:
     ) -> tuple[int, str]:
         if isinstance(check, NotNull):
             failing = int(counts["bad"] or 0)
-            return failing, (failing and self._told(check, failing, "with NULL")) or ""
+            return failing, (failing and self._explained(check, failing, "with NULL")) or ""
         if isinstance(check, InRange):
             failing = int(counts["bad"] or 0)
-            return failing, (failing and self._told(check, failing, f"outside {ends(check)}")) or ""
+            return failing, (failing and self._explained(check, failing, f"outside {ends(check)}")) or ""
         if isinstance(check, Continuous):
             return self._gaps(check, rows, counts)
         if isinstance(check, RowCount):
@@ -255,7 +255,7 @@ class _Part:
             + (f" (at most {check.tolerance} apart)" if check.tolerance else "")
         )
 
-    def _told(self, check: Any, failing: int, what: str) -> str:
+    def _explained(self, check: Any, failing: int, what: str) -> str:
         """With some sample rows, read only when there are any."""
         frame = self._frame(self._input(check))
         bad = frame.where(_bad(frame, check))

@@ -166,13 +166,13 @@ class PostgresReader(DataSourceReader):
     def _check_unmoved(self, connection: Any, piece: list[list[int]]) -> None:
         """Check the marks: a rewritten block has a higher seq than the view saw; a swept or removed one is missing."""
         version, commit, up_to_seq = self.guard
-        question = (
+        query = (
             f"SELECT count(*), coalesce(max(seq), 0) FROM trace_meta.hot_blocks"  # noqa: S608 - numbers and an id
             f" WHERE dataset_version = '{_hex(version)}' AND {ranges('number', piece)}"
             f" AND (compacted_in IS NULL OR compacted_in > {int(commit)})"
         )
         with connection.cursor() as cursor:
-            cursor.execute(question)
+            cursor.execute(query)
             count, seq = cursor.fetchone()
         if count != sum(stop - start for start, stop in piece) or seq > up_to_seq:
             raise SnapshotMoved("blocks were rewritten while they were read; read again")
