@@ -35,7 +35,7 @@ from tracelake.operators.helpers.quality_checks import (
     about,
     ends,
 )
-from tracelake.operators.helpers.quality_report import Verdict, report
+from tracelake.operators.helpers.quality_report import CheckResult, report
 from tracelake.wire.markers import NUMBER
 
 if TYPE_CHECKING:
@@ -144,7 +144,7 @@ class _Part:
         self._part = part
         self._frames: dict[str, DataFrame] = {}
 
-    def verdicts(self) -> list[Verdict]:
+    def verdicts(self) -> list[CheckResult]:
         """Run all checks together; if one of them cannot run at all, each alone: a warning stops nothing."""
         checks = dict(enumerate(self._ctx.config.checks))
         try:
@@ -154,20 +154,20 @@ class _Part:
                 raise
         return [self._alone(index, check) for index, check in checks.items()]
 
-    def _together(self, checks: Mapping[int, AnyCheck]) -> list[Verdict]:
+    def _together(self, checks: Mapping[int, AnyCheck]) -> list[CheckResult]:
         from tracelake.spark.failures import spark_failures
 
         with spark_failures("/config/checks"):
             totals = {name: self._totals(name, checks) for name in self._counted(checks)}
             return [self._verdict(index, check, totals) for index, check in checks.items()]
 
-    def _alone(self, index: int, check: AnyCheck) -> Verdict:
+    def _alone(self, index: int, check: AnyCheck) -> CheckResult:
         try:
             (verdict,) = self._together({index: check})
         except (WorkFailed, InvalidSql) as wrong:
             if wrong.retryable or check.level == "fail":
                 raise
-            return Verdict(
+            return CheckResult(
                 _called(check),
                 check.level,
                 passed=False,
@@ -217,7 +217,7 @@ class _Part:
     def _input(self, check: Check) -> str:
         return check.input or self._ctx.inputs[0].name
 
-    def _verdict(self, index: int, check: Any, totals: Mapping[str, Mapping[str, Any]]) -> Verdict:
+    def _verdict(self, index: int, check: Any, totals: Mapping[str, Mapping[str, Any]]) -> CheckResult:
         if isinstance(check, Sql):
             failing, explanation = self._sql(check)
         else:
@@ -229,7 +229,7 @@ class _Part:
                 failing, explanation = 0, ""  # NULL is one key, as in every grouping
             else:
                 failing, explanation = self._unique(check)
-        return Verdict(
+        return CheckResult(
             _called(check), check.level, failing == 0, min(failing, MOST_ROWS), explanation if failing else ""
         )
 

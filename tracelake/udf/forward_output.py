@@ -119,7 +119,7 @@ def _level(text: str) -> tuple[Level, str]:
     return ("info", text) if found is None else (found, rest)
 
 
-class Output:
+class SandboxOutput:
     """Reads the pipe of one sandbox. Lines belong to the current invocation; earlier ones are kept for an error."""
 
     def __init__(self, file: int) -> None:

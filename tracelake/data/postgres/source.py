@@ -23,7 +23,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, EqualTo, Filter
 from pyspark.sql.types import StructType
 
 from tracelake.data.postgres.secret_dsn import SecretDsn
-from tracelake.data.postgres.sql_text import Column, columns_of, condition, quoted, ranges
+from tracelake.data.postgres.sql_text import RequestedColumn, columns_of, condition, quoted, ranges
 from tracelake.data.postgres.worker_connection import driver_error, driver_errors, open_session, run
 from tracelake.errors import BadInput, SnapshotMoved
 
@@ -186,7 +186,7 @@ class PostgresReader(DataSourceReader):
         return f"SELECT {selected} FROM {self.table} WHERE {' AND '.join(where or ['true'])}"  # noqa: S608
 
 
-def converted(batch: pa.RecordBatch, columns: Sequence[Column]) -> pa.RecordBatch:
+def converted(batch: pa.RecordBatch, columns: Sequence[RequestedColumn]) -> pa.RecordBatch:
     """Convert to the schema: text to decimals, wide integers to narrow ones."""
     arrays = [batch.column(place).cast(column.arrow) for place, column in enumerate(columns)]
     return pa.RecordBatch.from_arrays(arrays, names=[column.name for column in columns])

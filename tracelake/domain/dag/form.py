@@ -27,7 +27,7 @@ E = TypeVar("E", bound=StrEnum)
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class TextPattern:
     """What a text must look like, in signs and in words."""
 
     pattern: re.Pattern[str]
@@ -36,13 +36,13 @@ class Shape:
     code: str = "bad_value"
 
 
-NAME = Shape(
+NAME = TextPattern(
     re.compile(rf"[a-z][a-z0-9_]{{0,{MAX_NAME - 1}}}"),
     f"lower snake case, at most {MAX_NAME} characters",
     lambda text: f"such as {near}" if (near := snake_case(text)) else None,
     "bad_name",
 )
-ANY_TEXT = Shape(re.compile(r"(?s).*\S.*"), "text that is not blank")
+ANY_TEXT = TextPattern(re.compile(r"(?s).*\S.*"), "text that is not blank")
 
 
 class Form:
@@ -70,12 +70,12 @@ class Form:
         if self._find(name) is None:
             self.problems.add((*self.path, name), "missing", f"`{name}` is required", suggestion)
 
-    def text(self, name: str, shape: Shape, default: D) -> str | D:
+    def text(self, name: str, shape: TextPattern, default: D) -> str | D:
         found = self._find(name)
         value = None if found is None else read_text(*found, shape, self.problems)
         return default if value is None else value
 
-    def texts(self, name: str, shape: Shape, *, least: int = 0) -> tuple[str, ...]:
+    def texts(self, name: str, shape: TextPattern, *, least: int = 0) -> tuple[str, ...]:
         """A list without repetition."""
         node = self.node(name)
         if isinstance(node, Items) and len(node.items) < least:
@@ -183,7 +183,7 @@ class Form:
         refuse((node, path), code, wanted, self.problems, suggestion)
 
 
-def read_text(node: Node, path: Path, shape: Shape, problems: Problems) -> str | None:
+def read_text(node: Node, path: Path, shape: TextPattern, problems: Problems) -> str | None:
     if isinstance(node, Unreadable):
         return None
     value = node.value if isinstance(node, Scalar) else None
