@@ -223,7 +223,6 @@ class StoredObject:
 
     name: ObjectName
     size: int
-    modified_at: datetime
 
 
 class ObjectStore(Protocol):

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from tracelake.chain.nodes.responses import Access, Authorization, Transaction, Withdrawal
-from tracelake_devchain.accounts import Accounts, accounts_of
 from tracelake_devchain.seeded_random import Draw
 
 TRANSFER = "0xddf252ad1be2c89b69c2b068fc378daa952ba7f163c4a11628f55a4df523b3ef"
@@ -20,6 +20,30 @@ GWEI = 10**9
 MOST = 7
 """Transactions in the fullest block."""
 _EMPTY_SHARE = 0.1
+ACCOUNTS, TOKENS = 96, 5
+
+
+@dataclass(frozen=True, slots=True)
+class Accounts:
+    accounts: tuple[str, ...]
+    tokens: tuple[str, ...]
+    """ERC-20 contracts."""
+    collectible: str
+    """The ERC-721 contract."""
+
+    def account(self, draw: Draw) -> str:
+        return self.accounts[int(len(self.accounts) * draw.share() ** 2.5)]
+
+    def token(self, draw: Draw) -> str:
+        return self.tokens[int(len(self.tokens) * draw.share() ** 2)]
+
+
+@lru_cache(maxsize=8)
+def accounts_of(seed: int) -> Accounts:
+    def addresses(kind: str, count: int) -> tuple[str, ...]:
+        return tuple("0x" + Draw(seed, kind, index, size=20).take(20).hex() for index in range(count))
+
+    return Accounts(addresses("account", ACCOUNTS), addresses("token", TOKENS), addresses("collectible", 1)[0])
 
 
 @dataclass(slots=True)

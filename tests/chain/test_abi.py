@@ -31,8 +31,7 @@ from tracelake.chain.abi.types import AbiType, read_type
 from tracelake.chain.abi.values import LogData, Undecodable, plain
 from tracelake.chain.schemas import LOGS
 from tracelake.errors import InvalidAbi
-from tracelake_devchain.accounts import accounts_of
-from tracelake_devchain.block_content import APPROVAL, TRANSFER
+from tracelake_devchain.block_content import APPROVAL, TRANSFER, accounts_of
 from tracelake_devchain.chain import Chain
 from tracelake_devchain.expected_rows import truth_table
 

@@ -13,7 +13,7 @@ from pydantic import Field
 
 from tracelake.domain.dag.catalog import ConfigProblem, OperatorSpec, Wired, checked_by, every_input
 from tracelake.domain.dag.model import Storage
-from tracelake.domain.filter.parse import Op
+from tracelake.domain.filter.tree import Op
 from tracelake.domain.ranges import Range, format_partition_key, intersect, subtract
 from tracelake.domain.suggest import closest
 from tracelake.errors import InvalidSql, WorkFailed

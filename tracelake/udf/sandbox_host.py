@@ -13,7 +13,6 @@ from typing import Final
 from uuid import UUID, uuid4
 
 import aiohttp
-import structlog
 
 from tracelake.capability.verifier import Verifier
 from tracelake.runtime.crash_points import crash_point
@@ -28,8 +27,6 @@ from tracelake.udf.sandbox_listener import Handle, RateLimit, SandboxListener
 from tracelake.udf.task_api_proxy import TaskApiProxy
 from tracelake.wire.client import TaskClient
 from tracelake.wire.task_messages import Invocation
-
-log = structlog.get_logger()
 
 MIB: Final = 1024 * 1024
 SETTLE_SECONDS: Final = 1.0

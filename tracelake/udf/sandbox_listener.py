@@ -15,9 +15,9 @@ import msgspec
 import structlog
 from aiohttp import web
 
-from tracelake.capability import CAPABILITY_HEADER
 from tracelake.errors import InvalidRequest, NotFound, TraceError
 from tracelake.runtime.listeners import STATUS_OF
+from tracelake.wire.message import CAPABILITY_HEADER
 
 log = structlog.get_logger()
 

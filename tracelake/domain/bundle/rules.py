@@ -18,7 +18,6 @@ from tracelake.domain.bundle.zip_file import Record, content, records
 from tracelake.errors import InvalidBundle
 
 Kind = Literal["python", "node", "bootstrap"]
-KINDS: Final[tuple[Kind, ...]] = ("python", "node", "bootstrap")
 
 MIB: Final = 1024 * 1024
 RATIO_FREE_BYTES: Final = MIB

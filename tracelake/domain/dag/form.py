@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, TypeVar
 
-from tracelake.domain.dag.durations import format_duration, parse_duration
 from tracelake.domain.dag.fields import FIELDS
 from tracelake.domain.dag.problems import Problems
 from tracelake.domain.dag.yaml_nodes import Entries, Items, Node, Path, Scalar, Unreadable, kind_of, plain
@@ -24,6 +23,10 @@ DAY = 86_400
 
 D = TypeVar("D")
 E = TypeVar("E", bound=StrEnum)
+_DURATION_UNITS = {"d": 86_400, "h": 3_600, "m": 60, "s": 1}
+_DURATION = re.compile(r"(?:([0-9]{1,9})d)?(?:([0-9]{1,9})h)?(?:([0-9]{1,9})m)?(?:([0-9]{1,9})s)?")
+_SECONDS = re.compile(r"[0-9]{1,9}")
+"""Durations as people write them: `30s`, `5m`, `1h30m`, `2d`, or a number of seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,3 +228,25 @@ def _seconds(node: Node) -> int | None:
             return parse_duration(value)
         case _:
             return None
+
+
+def parse_duration(text: str) -> int | None:
+    """Seconds; None if it is not a duration."""
+    if _SECONDS.fullmatch(text):
+        return int(text)
+    match = _DURATION.fullmatch(text)
+    if match is None or not text:
+        return None
+    return sum(
+        int(amount) * size for amount, size in zip(match.groups(), _DURATION_UNITS.values(), strict=True) if amount
+    )
+
+
+def format_duration(seconds: int) -> str:
+    """The shortest text that `parse_duration` reads back."""
+    parts = []
+    for unit, size in _DURATION_UNITS.items():
+        amount, seconds = divmod(seconds, size)
+        if amount:
+            parts.append(f"{amount}{unit}")
+    return "".join(parts) or "0s"

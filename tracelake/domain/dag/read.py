@@ -26,7 +26,8 @@ from tracelake.domain.dag.model import (
 from tracelake.domain.dag.problems import Problems
 from tracelake.domain.dag.schedules import why_no_schedule
 from tracelake.domain.dag.yaml_nodes import Entries, Items, Node, Path, Scalar, Unreadable, plain
-from tracelake.domain.filter.parse import Filter, InvalidFilter, parse_where
+from tracelake.domain.filter.parse import parse_where
+from tracelake.domain.filter.tree import Filter, InvalidFilter
 from tracelake.domain.ids import DagName, JobName
 from tracelake.domain.pressure import Priority
 
