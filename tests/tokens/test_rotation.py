@@ -407,7 +407,7 @@ from dataclasses import replace
 from pathlib import Path
 from tests.tokens.forge import CLAIMS
 from tracelake.adapters.signer_pem import PemSigner
-from tracelake.capability import encode
+from tracelake.capability.claims import encode
 from tracelake.settings import TokenSettings, load_settings
 from tracelake.store.db import open_pool
 from tracelake.store.signing_keys import maintain_keys
