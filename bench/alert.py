@@ -87,8 +87,8 @@ def _deploy(system: Running, folder: Path) -> None:
 def _seconds(system: Running, run: int) -> float:
     headers = {"Authorization": f"Bearer {system.ready['user_token']}"}
     before, began = _commits(system), time.perf_counter()
-    told: Any = system.http.post("/v1/dags/bench/jobs/ask/trigger", json={"cursor": run}, headers=headers)
-    assert told.is_success, told.text
+    answer: Any = system.http.post("/v1/dags/bench/jobs/ask/trigger", json={"cursor": run}, headers=headers)
+    assert answer.is_success, answer.text
     while _commits(system) == before:
         assert time.perf_counter() - began < 180, "no alert came"
         time.sleep(0.005)

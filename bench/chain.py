@@ -1,8 +1,8 @@
 """Two jobs in a chain: from A's completion to B's claim, one run at a time, nothing else running.
 
 The clock starts when A's completion is accepted, which is when Postgres commits it, and stops when B's worker has its
-claim in hand. `sent` starts earlier, when A's worker sends its completion. Both with a worker that only claims and
-completes, and with the product's own (`product_worker`), where B's claim is in hand when its operator begins.
+claim received. `sent` starts earlier, when A's worker sends its completion. Both with a worker that only claims and
+completes, and with the product's own (`product_worker`), where B's claim is received when its operator begins.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ async def main() -> None:
     parser.add_argument("--clients", type=int, default=16, help="asking at once")
     given = parser.parse_args()
     with _sts() as url:
-        told = {
+        settings = {
             "objects": {"backend": "s3", "endpoint": url},
             "credentials": {
                 "role_arn": "arn:aws:iam::000000000000:role/bench",
@@ -48,7 +48,7 @@ async def main() -> None:
                 "secret_access_key": "bench",
             },
         }
-        async with rig(told=told) as system, _http(system) as http:
+        async with rig(more=settings) as system, _http(system) as http:
             claimed = await _claimed(system, http)
             await _minted(system, http, claimed, 100, given.clients)
             with cpu_seconds(system) as taken:

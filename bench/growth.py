@@ -39,13 +39,13 @@ WITH numbers AS (
       JOIN job_inputs i ON i.job_id = j.id AND i.live
       JOIN dag_version_datasets s ON s.dag_version_id = j.dag_version_id AND s.dataset_uuid = i.dataset_uuid
      WHERE j.name = 'work'
-), told AS (
+), accepted AS (
     INSERT INTO events (id, org_id, origin, kind, producer_run_id, dataset_uuid, dataset_version, scope, cursor_value,
                         created_at, routed_at)
     SELECT event_id, org_id, 'manual', 'cursor', event_id, dataset_uuid, dataset_version,
            'cursor:' || cursor, cursor, at, at
       FROM numbers, source
-), promised AS (
+), entries AS (
     INSERT INTO outbox (org_id, kind, status, attempts, payload, available_at, created_at, processed_at)
     SELECT org_id, kind::outbox_kind, 'Done', 1, payload, at, at, at
       FROM numbers, source, LATERAL (VALUES

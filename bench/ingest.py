@@ -27,7 +27,7 @@ from bench.fetch import bare_tables, loop, session_of
 from bench.report import report
 from tests.support.chain.devchain import Devchain, running
 from tracelake.adapters.objects_disk import DiskObjects
-from tracelake.data.files.parquet_writer import COMPRESSION, Place, write_ranges
+from tracelake.data.files.parquet_writer import COMPRESSION, OutputFolder, write_ranges
 from tracelake.domain.object_names import Folder
 from tracelake.domain.ranges import inclusive, split
 from tracelake.operators.cryo_ingest import fetch
@@ -106,7 +106,7 @@ def _middle_of_each(turns: list[Turn]) -> dict[str, float]:
 
 
 def ours(spark: Any, devchain: Devchain, size: int, folder: Path, verify_roots: float) -> float:
-    place = Place(DiskObjects(folder), Folder.parse("s3://bench/ingest/"))
+    place = OutputFolder(DiskObjects(folder), Folder.parse("s3://bench/ingest/"))
     pool = devchain.pool(verify_roots=verify_roots)
     began = time.perf_counter()
     written = write_ranges(

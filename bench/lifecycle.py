@@ -43,7 +43,7 @@ UPDATE bare SET status = 'Completed', expires = NULL, done = now() WHERE id = ':
 async def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--size", type=int, default=2000, help="tasks")
-    parser.add_argument("--concurrency", type=int, default=64, help="tasks in hand at once")
+    parser.add_argument("--concurrency", type=int, default=64, help="tasks in progress at once")
     parser.add_argument("--claims", type=int, default=32, help="claims in one call, at most")
     options = parser.parse_args()
     async with rig() as system:
@@ -85,7 +85,7 @@ async def tasks_per_second(
         await emit(system, "ask", size - 1, first=first + 1000)
         with cpu_seconds(system) as taken:
             began = time.perf_counter()
-            await trigger(system, "ask", cursor=first + 101)  # an event that comes by the api, and rings for the others
+            await trigger(system, "ask", cursor=first + 101)  # an event that comes by the api, and notifies the others
             await worker.wait_for(101 + size)
             rate = size / (time.perf_counter() - began)
         return rate, per_task_ms(taken, size)
@@ -112,8 +112,8 @@ def pairs_per_second(system: Rig) -> float:
         table = f"CREATE TABLE bare ({columns})"
         subprocess.run([*psql, "-qc", table], check=True)
         argv = [str(binaries() / "pgbench"), "-n", "-c", "8", "-j", "2", "-T", "5", "-f", script.name, system.state]
-        said = subprocess.run(argv, check=True, capture_output=True, text=True).stdout
-    return next(float(line.split("=")[1].split()[0]) for line in said.splitlines() if line.startswith("tps"))
+        output = subprocess.run(argv, check=True, capture_output=True, text=True).stdout
+    return next(float(line.split("=")[1].split()[0]) for line in output.splitlines() if line.startswith("tps"))
 
 
 if __name__ == "__main__":

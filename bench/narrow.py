@@ -2,7 +2,7 @@
 
 The same rows are asked for twice, through the Query service: by a condition that says which files are needed, and by
 one that says the same and does not (`block_number + 0 = ...`), so that all files are opened. Alternating, another block
-each time. The ratio is what leaving files out saves; the first of each kind is told apart.
+each time. The ratio is what leaving files out saves; the first of each kind is reported apart.
 """
 
 from __future__ import annotations

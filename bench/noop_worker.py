@@ -96,18 +96,18 @@ class NoopWorker:
         """As the wrapper's client does."""
         if len(items) == 1:
             headers = {"x-trace-task-capability": items[0].capability_token}
-            said = await self._tell("complete", msgspec.json.encode(items[0].completion), headers)
-            return [msgspec.json.decode(said, type=CompleteAnswer)]
-        said = await self._tell("complete-batch", msgspec.json.encode(CompleteBatchRequest(items=list(items))), {})
-        answers = [outcome.answer for outcome in msgspec.json.decode(said, type=CompleteBatchAnswer).outcomes]
-        assert None not in answers, said
+            reply = await self._post("complete", msgspec.json.encode(items[0].completion), headers)
+            return [msgspec.json.decode(reply, type=CompleteAnswer)]
+        reply = await self._post("complete-batch", msgspec.json.encode(CompleteBatchRequest(items=list(items))), {})
+        answers = [outcome.answer for outcome in msgspec.json.decode(reply, type=CompleteBatchAnswer).outcomes]
+        assert None not in answers, reply
         return [item for item in answers if item]
 
-    async def _tell(self, verb: str, body: bytes, headers: dict[str, str]) -> bytes:
+    async def _post(self, verb: str, body: bytes, headers: dict[str, str]) -> bytes:
         async with self._http.post(f"{self._rig.task_api}/v1/task/{verb}", data=body, headers=headers) as got:
-            said = await got.read()
-            assert got.status == 200, said
-            return said
+            reply = await got.read()
+            assert got.status == 200, reply
+            return reply
 
     async def _run(self, delivery: Any, answer: Claimed | NotClaimed, free: asyncio.Semaphore) -> None:
         if isinstance(answer, Claimed):
@@ -189,20 +189,20 @@ async def trigger(rig: Rig, job: str, **scope: int) -> None:
 
 
 async def emit(rig: Rig, job: str, count: int, first: int = 1) -> None:
-    """That many cursor events of a source, stored and owed as a trigger stores them, in one statement.
+    """That many cursor events of a source, stored with their outbox entries as a trigger stores them, in one statement.
 
     Their runs have ids that rise with time, as those of tasks do, whose events most events are.
     """
     dataset, version = await dataset_of(rig, job)
     await rig.pool.execute(
-        "WITH told AS ("
+        "WITH accepted AS ("
         " INSERT INTO events (org_id, origin, kind, producer_run_id, dataset_uuid, dataset_version, scope,"
         " cursor_value)"
         " SELECT $1, 'manual', 'cursor', uuidv7(), $2, $3, 'cursor:' || n, n"
         " FROM generate_series($5::int, $5::int + $4::int - 1) n"
         " RETURNING id, org_id)"
         " INSERT INTO outbox (org_id, kind, payload)"
-        " SELECT org_id, 'route_event', jsonb_build_object('event_id', id) FROM told",
+        " SELECT org_id, 'route_event', jsonb_build_object('event_id', id) FROM accepted",
         rig.org_id,
         dataset,
         version,

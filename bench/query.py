@@ -1,10 +1,11 @@
-"""Questions through the Query service: `python -m bench.query [--size N]`.
+"""Queries through the Query service: `python -m bench.query [--size N]`.
 
-A small dataset of Parquet files; the same question, warm, asked of the service (its api, with TLS and a look-up at a
+A small dataset of Parquet files; the same query, warm, sent to the service (its api, with TLS and a look-up at a
 Dispatcher that answers at once) and of a bare Spark session that has the view already. Alternating, so that whatever
-else the machine does falls on both. The service keeps the plan of a question that is asked again (never its rows), so
+else the machine does falls on both. The service keeps the plan of a query that is repeated (never its rows), so
 the headline and its ratio are of a text that nobody asked before, `new_group`, where both sides plan; so are those of
-the eight clients at once and of DuckDB. `ratio_asked_before` is of the others. Then the gate by itself. All on the event loop that `trace query` has.
+the eight clients at once and of DuckDB. `ratio_asked_before` is of the others. Then the gate by itself. All on the
+event loop that `trace query` has.
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ TOKEN: Final = "a worker token of the benchmark"  # noqa: S105
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--size", type=int, default=30, help="how often each question is asked of each")
+    parser.add_argument("--size", type=int, default=30, help="how often each query is sent to each")
     size = parser.parse_args().size
     with tempfile.TemporaryDirectory(prefix="trace-bench-") as folder:
         uvloop.run(measure(Path(folder), size))
@@ -125,7 +126,7 @@ def _collected(bare: Any, sql: str) -> None:
 
 
 async def clients(ask: Callable[[str], Awaitable[None]], size: int) -> dict[str, float]:
-    """Each asks one question after the other; one that fails ends the benchmark."""
+    """Each sends one query after the other; one that fails ends the benchmark."""
 
     async def one(client: int) -> None:
         for turn in range(max(3, size // 4)):
@@ -211,8 +212,8 @@ class KnownDispatcher(DispatcherClient):
         return RelationsAnswer(org_id=ORG, user_id=self._user, relations=[found])
 
     async def audit(self, rows: Any) -> AuditAnswer:
-        told: list[AuditRow] = list(rows)
-        return AuditAnswer(stored=len(told))
+        received: list[AuditRow] = list(rows)
+        return AuditAnswer(stored=len(received))
 
 
 class NoPool:

@@ -258,8 +258,8 @@ def pgbench(postgres: RunningServer, size: int) -> float:
         "PGPASSWORD": postgres.password,
         "PGOPTIONS": "-c synchronous_commit=off",
     }
-    said = subprocess.run(argv, capture_output=True, text=True, check=True, env=environment).stdout
-    rate = float(next(line for line in said.splitlines() if line.startswith("tps = ")).split()[2])
+    output = subprocess.run(argv, capture_output=True, text=True, check=True, env=environment).stdout
+    rate = float(next(line for line in output.splitlines() if line.startswith("tps = ")).split()[2])
     print(f"pgbench, batch 1, 4 clients: {rate:.0f} messages/s")
     return rate
 

@@ -53,19 +53,19 @@ class Rig:
 
 
 @asynccontextmanager
-async def rig(*, settings: dict[str, str] | None = None, told: Mapping[str, Any] | None = None) -> AsyncIterator[Rig]:
-    """`settings` are Postgres's, `told` is what the Dispatcher is told beside the usual."""
+async def rig(*, settings: dict[str, str] | None = None, more: Mapping[str, Any] | None = None) -> AsyncIterator[Rig]:
+    """`settings` are Postgres's, `more` are further settings of the Dispatcher."""
     folder = _folder()
     try:
         with running(Cluster("bench", folder / "data", folder / "s", free_port(), settings=settings or {})) as server:
-            async with _dispatching(server, folder, told or {}) as made:
+            async with _dispatching(server, folder, more or {}) as made:
                 yield made
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
 @asynccontextmanager
-async def _dispatching(server: RunningServer, folder: Path, told: Mapping[str, Any]) -> AsyncIterator[Rig]:
+async def _dispatching(server: RunningServer, folder: Path, more: Mapping[str, Any]) -> AsyncIterator[Rig]:
     databases: list[Database] = ["state", "queue"]
     for database in databases:
         migrate(server.create_database(database), database)
@@ -80,7 +80,7 @@ async def _dispatching(server: RunningServer, folder: Path, told: Mapping[str, A
         "tls": {"ca": str(tls.ca), "cert": str(tls.cert), "key": str(tls.key)},
         "dispatcher": {"task_port": ports[0], "internal_port": ports[1]},
         "log": {"level": "warning"},
-        **told,
+        **more,
     }
     process = _start(document, folder / "dispatcher.log")
     queue = PgQueue(server.dsn("queue"), connections=2)
@@ -108,11 +108,11 @@ def _folder() -> Path:
 
 
 def _start(document: dict[str, Any], log: Path) -> subprocess.Popen[bytes]:
-    with log.open("wb") as said:
+    with log.open("wb") as output:
         process = subprocess.Popen(
             [sys.executable, "-m", "tracelake", "dispatcher", "--settings", "-"],
             stdin=subprocess.PIPE,
-            stdout=said,
+            stdout=output,
             stderr=subprocess.STDOUT,
         )
     assert process.stdin is not None

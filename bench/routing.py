@@ -33,17 +33,17 @@ async def main() -> None:
         await system.pool.execute("UPDATE jobs SET runtime = 'ecs_platform'")
         each = size // (JOBS - 1)
         stored = await system.pool.fetchval(
-            "WITH told AS ("
+            "WITH accepted AS ("
             " INSERT INTO events (org_id, origin, kind, producer_run_id, dataset_uuid, dataset_version, scope,"
             " cursor_value)"
             " SELECT s.org_id, 'manual', 'cursor', gen_random_uuid(), s.dataset_uuid, s.dataset_version,"
             " 'cursor:' || n, n"
             " FROM dag_version_datasets s JOIN job_inputs i ON i.dataset_uuid = s.dataset_uuid,"
             " generate_series(1, $1::int) n"
-            " RETURNING id, org_id), owed AS ("
+            " RETURNING id, org_id), entries AS ("
             " INSERT INTO outbox (org_id, kind, payload)"
-            " SELECT org_id, 'route_event', jsonb_build_object('event_id', id) FROM told)"
-            " SELECT count(*) FROM told",
+            " SELECT org_id, 'route_event', jsonb_build_object('event_id', id) FROM accepted)"
+            " SELECT count(*) FROM accepted",
             each,
         )
         left = "SELECT count(*) FROM outbox WHERE kind = 'route_event' AND status = 'Pending'"

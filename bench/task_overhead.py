@@ -28,7 +28,7 @@ from bench.report import report
 from bench.rig import WORKER_TOKEN, Rig, rig
 from tests.support.chain.devchain import Devchain, running
 from tracelake.adapters.objects_disk import DiskObjects
-from tracelake.data.files.parquet_writer import Place, write_ranges
+from tracelake.data.files.parquet_writer import OutputFolder, write_ranges
 from tracelake.domain.object_names import Folder
 from tracelake.domain.ranges import inclusive
 from tracelake.operators.api.context import Resources
@@ -117,8 +117,8 @@ async def done(system: Rig, count: int) -> None:
 
 
 def bare(spark: Any, devchain: Devchain, folder: Path, number: int) -> float:
-    """Milliseconds for the same, with nobody to ask and nobody to tell."""
-    place = Place(DiskObjects(folder / "bare"), Folder.parse(f"s3://bench/{number}/"))
+    """Milliseconds for the same, without calls to a Dispatcher."""
+    place = OutputFolder(DiskObjects(folder / "bare"), Folder.parse(f"s3://bench/{number}/"))
     span = inclusive(BLOCKS * number, BLOCKS * (number + 1) - 1)
     began = time.perf_counter()
     write_ranges(spark, partial(fetch, devchain.pool(), ALL), [span], dict.fromkeys(ALL, place), {t: t for t in ALL})

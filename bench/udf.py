@@ -1,4 +1,4 @@
-"""What the platform adds to a function: from the runner's door into a warm sandbox and back, one call after another.
+"""What the platform adds to a function: from the runner's listener into a warm sandbox and back, call after call.
 
 The function returns at once, so all of the time is ours. `cold_ms`: the same for a bundle that nobody has run before.
 """
@@ -68,9 +68,9 @@ async def _timed(calls: aiohttp.ClientSession, api: str, claimed: Any, udf: dict
     body = json.dumps(_invocation(claimed, udf))
     began = time.perf_counter()
     async with calls.post(api + PATH, data=body, headers={"Authorization": f"Bearer {TOKEN}"}) as answer:
-        said = await answer.text()
-        assert answer.status == 200, said
-        assert "X-Amz-Function-Error" not in answer.headers, said
+        body = await answer.text()
+        assert answer.status == 200, body
+        assert "X-Amz-Function-Error" not in answer.headers, body
     return (time.perf_counter() - began) * 1000
 
 
@@ -147,8 +147,8 @@ class _Shelf:
         body = into.getvalue()
         sha256 = hashlib.sha256(body).hexdigest()
         self._archives[f"/{sha256}"] = body
-        told = {"bundle": "bench", "kind": "python", "handler": "main.handler"}
-        return {**told, "sha256": sha256, "size_bytes": len(body), "url": f"{self._url}/{sha256}"}
+        reference = {"bundle": "bench", "kind": "python", "handler": "main.handler"}
+        return {**reference, "sha256": sha256, "size_bytes": len(body), "url": f"{self._url}/{sha256}"}
 
 
 @contextmanager

@@ -103,7 +103,7 @@ def seaweedfs() -> Iterator[SeaweedFS]:
     finally:
         process.kill()
         process.wait()
-        server.forget()
+        server.clear()
         shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -120,7 +120,7 @@ def _started_store(folder: Path) -> tuple[SeaweedFS, subprocess.Popen[bytes]]:
             time.sleep(0.1)
         process.kill()
         process.wait()
-        server.forget()
+        server.clear()
     raise AssertionError(log.read_text(errors="replace")[-3000:])
 
 

@@ -23,7 +23,7 @@ def main() -> int:
         return 0
     failed = last_failed()
     if not failed:
-        return 1  # not for a test: pytest itself could not run, and has said why
+        return 1  # not for a test: pytest itself could not run, and has printed why
     print("\nFailed above, so run again alone:", flush=True)
     status = run(*TEST, *AGAIN)
     unstable = sorted(failed - last_failed())

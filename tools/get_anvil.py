@@ -62,8 +62,8 @@ def pack(npm: str, kind: str, folder: str) -> str:
     return str(json.loads(done.stdout)[0]["filename"])
 
 
-def last_line(said: bytes) -> str:
-    lines = [line for line in said.decode(errors="replace").splitlines() if "error" in line]
+def last_line(output: bytes) -> str:
+    lines = [line for line in output.decode(errors="replace").splitlines() if "error" in line]
     return lines[0] if lines else "it does not say why"
 
 

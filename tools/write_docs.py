@@ -147,8 +147,8 @@ def _named_groups(group: str | None) -> list[str]:
         return []
     lines = ["", "These exist by default; any other name adds one:", "", "| name | where it differs |", "|---|---|"]
     for name, item in field.default.items():
-        said = ", ".join(f"`{key}` = `{value}`" for key, value in item.model_dump(exclude_unset=True).items())
-        lines.append(f"| `{name}` | {said} |")
+        values = ", ".join(f"`{key}` = `{value}`" for key, value in item.model_dump(exclude_unset=True).items())
+        lines.append(f"| `{name}` | {values} |")
     return lines
 
 

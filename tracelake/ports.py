@@ -110,7 +110,7 @@ class Queue(Protocol):
     each receipt and answers from that. Dead letters are the queue's RedrivePolicy: maxReceiveCount gives the reason,
     `dead_letters` receives from the dead-letter queue without deleting, `redrive` sends again and then deletes (the
     message gets a new id). `depth` is GetQueueAttributes of both queues and the metric
-    ApproximateAgeOfOldestMessage; a message released with a delay counts as in flight there. SQS forgets a message
+    ApproximateAgeOfOldestMessage; a message released with a delay counts as in flight there. SQS deletes a message
     after 14 days.
     """
 
@@ -223,7 +223,6 @@ class StoredObject:
 
     name: ObjectName
     size: int
-    modified_at: datetime
 
 
 class ObjectStore(Protocol):

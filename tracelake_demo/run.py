@@ -47,7 +47,7 @@ CHAIN_ID: Final = 1337
 FUNCTION: Final = "large_transfers"
 UUID: Final = re.compile(r"\b([0-9a-f]{8})(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b")
 """The first part is shown."""
-PATIENCE_SECONDS = 180.0
+WAIT_SECONDS = 180.0
 LOOK_SECONDS: Final = 0.3
 """Polling more often would slow down what it waits for."""
 
@@ -105,7 +105,7 @@ class _Show:
         }
         with up(self._home, self._line, settings, self._command) as system:
             self._line(f"a chain of {PAST + 60:,} blocks with token transfers: {self._devchain.url}")
-            self._knock(system)
+            self._show_access(system)
             self._deploy(system)
             self._heading("Spark, which started meanwhile")
             system.until_all_is_ready()
@@ -116,7 +116,7 @@ class _Show:
             families = {int(process["pid"]) for process in system.processes()}
         self._expect(not members_of(families), "no process is left")
 
-    def _knock(self, system: Running) -> None:
+    def _show_access(self, system: Running) -> None:
         self._heading("Access: TLS, and a token for every call")
         try:
             httpx.get(system.ready["endpoints"]["gateway"] + "/healthz")
@@ -169,7 +169,7 @@ class _Show:
                     break
                 if done["ingest"] and attacks:  # while it runs
                     bars.console.print(f"  {attacks.pop(0)(system)}", markup=False, highlight=False)
-                self._expect(time.monotonic() - began < PATIENCE_SECONDS, f"the backfill ends; so far {done}")
+                self._expect(time.monotonic() - began < WAIT_SECONDS, f"the backfill ends; so far {done}")
                 time.sleep(LOOK_SECONDS)
 
     def _follow(self, system: Running) -> Future[Chain]:
@@ -206,7 +206,7 @@ class _Show:
         if chain.head != self._devchain.describe()["head"]:  # it was retried on more blocks
             chain = self._devchain.chain()
             self._settled(system, chain)
-        found = self._all_told(system, chain)
+        found = self._all_raised(system, chain)
         self._expect(found.rows == found.keys, f"{found.rows} rows are as many events, not {found.keys}")
         self._expect(not found.false, f"every alert is of a real transfer (false: {found.false})")
         self._expect(not found.doubled and not self._hook.refused, "no alert is delivered under two ids, or unsigned")
@@ -222,10 +222,10 @@ class _Show:
             self._line(f"trace task logs      {line['text']}")
         return chain
 
-    def _all_told(self, system: Running, chain: Chain) -> Raised:
+    def _all_raised(self, system: Running, chain: Chain) -> Raised:
         began = time.monotonic()
         while not (found := raised(system, chain, self._hook, PAST, chain.head)).all_received:
-            self._expect(time.monotonic() - began < PATIENCE_SECONDS, f"every large transfer has an alert: {found}")
+            self._expect(time.monotonic() - began < WAIT_SECONDS, f"every large transfer has an alert: {found}")
             time.sleep(LOOK_SECONDS)
         return found
 
@@ -323,7 +323,7 @@ class _Show:
     def _wait(self, condition: Any, expectation: str) -> None:
         began = time.monotonic()
         while not condition():
-            self._expect(time.monotonic() - began < PATIENCE_SECONDS, expectation)
+            self._expect(time.monotonic() - began < WAIT_SECONDS, expectation)
             time.sleep(LOOK_SECONDS)
 
     def _heading(self, title: str) -> None:

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from tracelake.chain.nodes.responses import Access, Authorization, Transaction, Withdrawal
-from tracelake_devchain.accounts import Accounts, accounts_of
 from tracelake_devchain.seeded_random import Draw
 
 TRANSFER = "0xddf252ad1be2c89b69c2b068fc378daa952ba7f163c4a11628f55a4df523b3ef"
@@ -20,10 +20,34 @@ GWEI = 10**9
 MOST = 7
 """Transactions in the fullest block."""
 _EMPTY_SHARE = 0.1
+ACCOUNTS, TOKENS = 96, 5
+
+
+@dataclass(frozen=True, slots=True)
+class Accounts:
+    accounts: tuple[str, ...]
+    tokens: tuple[str, ...]
+    """ERC-20 contracts."""
+    collectible: str
+    """The ERC-721 contract."""
+
+    def account(self, draw: Draw) -> str:
+        return self.accounts[int(len(self.accounts) * draw.share() ** 2.5)]
+
+    def token(self, draw: Draw) -> str:
+        return self.tokens[int(len(self.tokens) * draw.share() ** 2)]
+
+
+@lru_cache(maxsize=8)
+def accounts_of(seed: int) -> Accounts:
+    def addresses(kind: str, count: int) -> tuple[str, ...]:
+        return tuple("0x" + Draw(seed, kind, index, size=20).take(20).hex() for index in range(count))
+
+    return Accounts(addresses("account", ACCOUNTS), addresses("token", TOKENS), addresses("collectible", 1)[0])
 
 
 @dataclass(slots=True)
-class Event:
+class EmittedLog:
     address: str
     topics: list[str]
     data: str
@@ -34,7 +58,7 @@ class Action:
     """One transaction, not yet hashed, and what it did."""
 
     tx: Transaction
-    events: list[Event] = field(default_factory=list)
+    events: list[EmittedLog] = field(default_factory=list)
     succeeded: bool = True
     created: str | None = None
     gas_used: int = 21_000
@@ -98,7 +122,7 @@ def _send_token(draw: Draw, cast: Accounts, tx: Transaction) -> Action:
     token, to, amount = cast.token(draw), cast.account(draw), _word(_amount(draw))
     sender = NOBODY if draw.below(40) == 0 else tx.from_  # a mint now and then
     tx.to, tx.input = token, "0xa9059cbb" + _padded(to)[2:] + amount[2:]
-    event = Event(token, [TRANSFER, _padded(sender), _padded(to)], amount)
+    event = EmittedLog(token, [TRANSFER, _padded(sender), _padded(to)], amount)
     return Action(tx, [event], gas_used=45_000 + draw.below(20_000))
 
 
@@ -106,14 +130,14 @@ def _approve(draw: Draw, cast: Accounts, tx: Transaction) -> Action:
     token, spender = cast.token(draw), cast.account(draw)
     amount = _word(2**256 - 1 if draw.below(2) else _amount(draw))
     tx.to, tx.input = token, "0x095ea7b3" + _padded(spender)[2:] + amount[2:]
-    event = Event(token, [APPROVAL, _padded(tx.from_), _padded(spender)], amount)
+    event = EmittedLog(token, [APPROVAL, _padded(tx.from_), _padded(spender)], amount)
     return Action(tx, [event], gas_used=46_000)
 
 
 def _send_collectible(draw: Draw, cast: Accounts, tx: Transaction) -> Action:
     to, piece = cast.account(draw), _word(draw.below(10_000))
     tx.to, tx.input = cast.collectible, "0x42842e0e" + _padded(tx.from_)[2:] + _padded(to)[2:] + piece[2:]
-    event = Event(cast.collectible, [TRANSFER, _padded(tx.from_), _padded(to), piece], "0x")
+    event = EmittedLog(cast.collectible, [TRANSFER, _padded(tx.from_), _padded(to), piece], "0x")
     return Action(tx, [event], gas_used=80_000 + draw.below(9_000))
 
 
@@ -123,7 +147,7 @@ def _swap(draw: Draw, cast: Accounts, tx: Transaction) -> Action:
     events = []
     for _ in range(2 + draw.below(3)):
         ends = [TRANSFER, _padded(tx.from_), _padded(cast.account(draw))]
-        events.append(Event(cast.token(draw), ends, _word(_amount(draw))))
+        events.append(EmittedLog(cast.token(draw), ends, _word(_amount(draw))))
     return Action(tx, events, gas_used=150_000 + draw.below(90_000))
 
 

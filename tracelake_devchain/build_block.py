@@ -15,7 +15,7 @@ from tracelake.chain.proofs.bloom import bloom_of
 from tracelake.chain.proofs.encode import encode_receipt, encode_transaction, encode_withdrawal, header_hash
 from tracelake.chain.proofs.rlp import encode_list
 from tracelake.chain.proofs.trie import ordered_root
-from tracelake_devchain.block_content import Action, Event, actions, base_fee, withdrawals
+from tracelake_devchain.block_content import Action, EmittedLog, actions, base_fee, withdrawals
 from tracelake_devchain.seeded_random import Draw
 
 GENESIS_TIME, SPACING = 1_700_000_000, 12
@@ -139,7 +139,7 @@ def _receipt(action: Action, logs: list[responses.Log], used: int, number: int) 
     )
 
 
-def _log(event: Event, tx: responses.Transaction, number: int, index: int) -> responses.Log:
+def _log(event: EmittedLog, tx: responses.Transaction, number: int, index: int) -> responses.Log:
     return responses.Log(
         address=event.address,
         topics=event.topics,

@@ -12,12 +12,12 @@ from tracelake_devchain.node_error import INVALID_PARAMS, NodeError
 
 if TYPE_CHECKING:
     from tracelake_devchain.build_block import Made
-    from tracelake_devchain.methods import View
+    from tracelake_devchain.methods import NodeView
 
 _encode = msgspec.json.Encoder().encode
 
 
-def find_logs(view: View, query: object) -> bytes:
+def find_logs(view: NodeView, query: object) -> bytes:
     if not isinstance(query, dict):
         raise NodeError(INVALID_PARAMS, "invalid argument 0: a filter is an object")
     blocks = _blocks(view, query)
@@ -26,12 +26,12 @@ def find_logs(view: View, query: object) -> bytes:
     return _encode(list(_matching(blocks, _addresses(query.get("address")), _topics(query.get("topics")))))
 
 
-def span(view: View, query: dict[str, Any]) -> tuple[int, int]:
+def span(view: NodeView, query: dict[str, Any]) -> tuple[int, int]:
     """The range that a filter names, both included."""
     return view.number(query.get("fromBlock") or "latest"), view.number(query.get("toBlock") or "latest")
 
 
-def _blocks(view: View, query: dict[str, Any]) -> Iterator[Made]:
+def _blocks(view: NodeView, query: dict[str, Any]) -> Iterator[Made]:
     if "blockHash" in query:
         if "fromBlock" in query or "toBlock" in query:
             both = "cannot specify both BlockHash and FromBlock/ToBlock, choose one or the other"

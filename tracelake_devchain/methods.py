@@ -17,7 +17,7 @@ _encode = msgspec.json.Encoder().encode
 _HASH_LENGTH = 66
 
 
-class View:
+class NodeView:
     """The chain as one node sees it: `behind` blocks late."""
 
     def __init__(self, chain: Chain, behind: int = 0) -> None:
@@ -52,7 +52,7 @@ class View:
         return self.chain.block(number) if number <= self.head else None
 
 
-def answer(view: View, method: str, params: list[Any]) -> bytes:
+def answer(view: NodeView, method: str, params: list[Any]) -> bytes:
     """The result, encoded; or a `NodeError` error."""
     if method not in METHODS:
         raise NodeError(METHOD_NOT_FOUND, f"the method {method} does not exist/is not available")
@@ -62,36 +62,36 @@ def answer(view: View, method: str, params: list[Any]) -> bytes:
         raise NodeError(INVALID_PARAMS, f"invalid arguments for {method}") from None
 
 
-def _block(view: View, which: object, full: object = False) -> bytes:
+def _block(view: NodeView, which: object, full: object = False) -> bytes:
     made = view.block(which)
     if made is None:
         return b"null"
     return made.full_json if full else made.hashes_json
 
 
-def _block_by_hash(view: View, which: object, full: object = False) -> bytes:
+def _block_by_hash(view: NodeView, which: object, full: object = False) -> bytes:
     if not isinstance(which, str) or len(which) != _HASH_LENGTH:
         raise NodeError(INVALID_PARAMS, "invalid argument 0: a hash has 32 bytes")
     return _block(view, which, full)
 
 
-def _block_receipts(view: View, which: object) -> bytes:
+def _block_receipts(view: NodeView, which: object) -> bytes:
     made = view.block(which)
     return b"null" if made is None else made.receipts_json
 
 
-def _transaction_receipt(view: View, wanted: object) -> bytes:
+def _transaction_receipt(view: NodeView, wanted: object) -> bytes:
     place = view.chain.transaction(wanted) if isinstance(wanted, str) else None
     if place is None or place[0] > view.head:
         return b"null"
     return _encode(view.chain.block(place[0]).receipts[place[1]])
 
 
-def _logs(view: View, query: object) -> bytes:
+def _logs(view: NodeView, query: object) -> bytes:
     return find_logs(view, query)
 
 
-def _sha3(_: View, data: object) -> bytes:
+def _sha3(_: NodeView, data: object) -> bytes:
     try:
         return _encode("0x" + keccak(bytes.fromhex(str(data).removeprefix("0x"))).hex())
     except ValueError:

@@ -9,7 +9,7 @@ import msgspec
 from tracelake_devchain.chain import Chain
 from tracelake_devchain.faults import Faults
 from tracelake_devchain.find_logs import span
-from tracelake_devchain.methods import View, answer
+from tracelake_devchain.methods import NodeView, answer
 from tracelake_devchain.node_error import INVALID_REQUEST, LIMIT_EXCEEDED, METHOD_NOT_FOUND, NodeError
 
 _PARSE_ERROR = -32700
@@ -49,7 +49,7 @@ def _one(chain: Chain, faults: Faults, node: str, request: Request) -> bytes:
         if faults:
             result = _faulty(chain, faults, node, request)
         else:
-            result = answer(View(chain), request.method, request.params)
+            result = answer(NodeView(chain), request.method, request.params)
     except NodeError as message:
         return _error(request.id, message.code, message.message)
     return b'{"jsonrpc":"2.0","id":%b,"result":%b}' % (_encode(request.id), result)
@@ -62,7 +62,7 @@ def _faulty(chain: Chain, faults: Faults, node: str, request: Request) -> bytes:
     if faults.strike(("throttle_call",), node, method):
         raise NodeError(LIMIT_EXCEEDED, "rate limit exceeded")
     behind = faults.strike(("lag",), node, method)
-    view = View(chain, int(behind.value) if behind else 0)
+    view = NodeView(chain, int(behind.value) if behind else 0)
     _refuse_range(faults, node, view, request)
     if method == "eth_chainId" and (error := faults.strike(("wrong_chain",), node, method)):
         return _encode(hex(int(error.value)))
@@ -71,7 +71,7 @@ def _faulty(chain: Chain, faults: Faults, node: str, request: Request) -> bytes:
     return faults.lie(node, method, answer(view, method, request.params))
 
 
-def _refuse_range(faults: Faults, node: str, view: View, request: Request) -> None:
+def _refuse_range(faults: Faults, node: str, view: NodeView, request: Request) -> None:
     most = faults.strike(("refuse_range",), node, request.method, spare=True)
     if not most or request.method != "eth_getLogs" or not request.params or not isinstance(request.params[0], dict):
         return

@@ -75,7 +75,7 @@ async def _serve(options: Options, ready: Ready, chain: Chain, journal: Journal)
     stop = asyncio.Event()
     for name in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(name, stop.set)
-    runner = web.AppRunner(Devchain(chain, journal).app(), access_log=None, shutdown_timeout=1)
+    runner = web.AppRunner(DevchainServer(chain, journal).app(), access_log=None, shutdown_timeout=1)
     await runner.setup()
     try:
         ready(await _listen(runner, options), chain)
@@ -128,7 +128,7 @@ def _on_end_of_input(stop: asyncio.Event) -> None:
         stop.set()
 
 
-class Devchain:
+class DevchainServer:
     def __init__(self, chain: Chain, journal: Journal) -> None:
         self._chain, self._journal, self._faults = chain, journal, Faults()
 

@@ -21,7 +21,7 @@ from tracelake.chain.abi.events import (
     ERC20_APPROVAL,
     ERC20_TRANSFER,
     ERC721_TRANSFER,
-    Event,
+    AbiEvent,
     abi_in,
     event_of,
     read_abi,
@@ -31,8 +31,7 @@ from tracelake.chain.abi.types import AbiType, read_type
 from tracelake.chain.abi.values import LogData, Undecodable, plain
 from tracelake.chain.schemas import LOGS
 from tracelake.errors import InvalidAbi
-from tracelake_devchain.accounts import accounts_of
-from tracelake_devchain.block_content import APPROVAL, TRANSFER
+from tracelake_devchain.block_content import APPROVAL, TRANSFER, accounts_of
 from tracelake_devchain.chain import Chain
 from tracelake_devchain.expected_rows import truth_table
 
@@ -112,7 +111,7 @@ def values_of(kind: AbiType) -> st.SearchStrategy[Any]:
 
 
 @st.composite
-def events_with_values(draw: st.DrawFn) -> tuple[Event, list[list[Any]]]:
+def events_with_values(draw: st.DrawFn) -> tuple[AbiEvent, list[list[Any]]]:
     kinds = draw(st.lists(anything, min_size=1, max_size=5))
     indexed = [draw(st.booleans()) and kind.elementary for kind in kinds]
     for place in [place for place, yes in enumerate(indexed) if yes][3:]:
@@ -122,12 +121,12 @@ def events_with_values(draw: st.DrawFn) -> tuple[Event, list[list[Any]]]:
         type(argument)(argument.name, argument.column, kind, argument.indexed)
         for argument, kind in zip(named.arguments, kinds, strict=True)
     ]
-    event = Event("Something", tuple(arguments))
+    event = AbiEvent("Something", tuple(arguments))
     rows = draw(st.lists(st.tuples(*map(values_of, kinds)).map(list), max_size=4))
     return event, rows
 
 
-def logged(event: Event, values: list[Any], index: int) -> dict[str, Any]:
+def logged(event: AbiEvent, values: list[Any], index: int) -> dict[str, Any]:
     pairs = list(zip(event.arguments, values, strict=True))
     topics = [event.topic0] + [encode((argument.type,), [value]) for argument, value in pairs if argument.indexed]
     not_indexed = [(argument.type, value) for argument, value in pairs if not argument.indexed]
@@ -145,7 +144,7 @@ def expected(kind: AbiType, column: str, value: Any) -> dict[str, Any]:
 
 @given(events_with_values())
 @settings(max_examples=100, deadline=None)
-def test_what_was_encoded_is_decoded(case: tuple[Event, list[list[Any]]]) -> None:
+def test_what_was_encoded_is_decoded(case: tuple[AbiEvent, list[list[Any]]]) -> None:
     event, rows = case
     decoded = decode_logs(logs_of([logged(event, row, place) for place, row in enumerate(rows)]), event)
     assert decoded.undecodable == 0
@@ -163,7 +162,7 @@ def test_what_was_encoded_is_decoded(case: tuple[Event, list[list[Any]]]) -> Non
 @settings(max_examples=150, deadline=None)
 def test_nonsense_is_counted_and_never_fatal(kind: AbiType, junk: list[bytes]) -> None:
     bare = event_of("Something", ("uint8", "a", False)).arguments[0]
-    event = Event("Something", (type(bare)("a", "a", kind, indexed=False),))
+    event = AbiEvent("Something", (type(bare)("a", "a", kind, indexed=False),))
     decoded = decode_logs(logs_of([a_log([event.topic0], data) for data in junk]), event)
     assert decoded.table.num_rows + decoded.undecodable == len(junk)
     assert decoded.table.schema == schema_of(event)

@@ -15,7 +15,7 @@ from tests.support.chain.rewriting_proxy import rewriting_proxy
 from tracelake.chain.fetch import fetch_range_sync
 from tracelake.chain.nodes.health import Health, health_of
 from tracelake.chain.nodes.rpc_pool import Endpoint, RpcPool
-from tracelake.chain.nodes.shared_semaphore import Slots
+from tracelake.chain.nodes.shared_semaphore import SharedSemaphore
 from tracelake.errors import ProviderThrottled, ProviderUnavailable
 
 
@@ -157,7 +157,7 @@ def test_calls_go_in_batches(devchain: Devchain) -> None:
 
 def test_who_waits_for_a_place_and_goes_leaves_no_place_taken() -> None:
     async def main() -> None:
-        slots = Slots(1)
+        slots = SharedSemaphore(1)
         async with slots:
             waits = [asyncio.create_task(_hold(slots)) for _ in range(3)]
             await asyncio.sleep(0)
@@ -171,7 +171,7 @@ def test_who_waits_for_a_place_and_goes_leaves_no_place_taken() -> None:
     asyncio.run(main())
 
 
-async def _hold(slots: Slots) -> None:
+async def _hold(slots: SharedSemaphore) -> None:
     async with slots:
         await asyncio.sleep(0)
 

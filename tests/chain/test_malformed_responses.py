@@ -87,7 +87,7 @@ def bend(still_chain: Devchain) -> Iterator[Bend]:
     """One node for all tests here, with a short wait in the cross-check."""
     made = Bend()
     with rewriting_proxy(still_chain.url, made) as made.url, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(cross_check, "PATIENCE_SECONDS", 0.1)
+        patch.setattr(cross_check, "WAIT_SECONDS", 0.1)
         yield made
 
 

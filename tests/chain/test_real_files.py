@@ -13,8 +13,8 @@ from tests.support.chain.rpc_vectors import exchanges
 from tracelake.adapters.objects_disk import DiskObjects
 from tracelake.chain.nodes.responses import Receipt
 from tracelake.chain.schemas import SCHEMAS
-from tracelake.chain.tables import BATCHES, Known
-from tracelake.data.files.parquet_writer import Place, write_table
+from tracelake.chain.tables import BATCHES, CheckedBlock
+from tracelake.data.files.parquet_writer import OutputFolder, write_table
 from tracelake.domain.object_names import Folder
 
 CHAIN = 3503995874084926
@@ -25,7 +25,7 @@ def test_a_real_block_is_in_a_datasets_files_what_its_node_said(shared_data: Pat
     output = answers["get-block-receipts-latest"]["result"]
     receipts = msgspec.convert(output, list[Receipt])
     logs = [log for receipt in receipts for log in receipt.logs]
-    known = Known(blocks(shared_data)["get-latest"], receipts, logs)
+    known = CheckedBlock(blocks(shared_data)["get-latest"], receipts, logs)
     found = {name: _written_and_read(name, known, tmp_path).to_pylist() for name in ("blocks", "logs")}
     (block,) = found["blocks"]
     assert "0x" + block["block_hash"].hex() == known.block.hash == output[0]["blockHash"]
@@ -39,10 +39,10 @@ def test_a_real_block_is_in_a_datasets_files_what_its_node_said(shared_data: Pat
     assert {row["block_hash"] for row in found["logs"]} == {block["block_hash"]}
 
 
-def _written_and_read(name: str, known: Known, folder: Path) -> pa.Table:
+def _written_and_read(name: str, known: CheckedBlock, folder: Path) -> pa.Table:
     objects, place = DiskObjects(folder), Folder("trace", ("real", name))
     table = pa.Table.from_batches([BATCHES[name]([known], CHAIN)], SCHEMAS[name])
-    written = write_table(Place(objects, place), name, table)
+    written = write_table(OutputFolder(objects, place), name, table)
     return pq.read_table(pa.BufferReader(objects.get(place.object(written.file.name))))
 
 

@@ -28,7 +28,7 @@ def test_heads_are_the_chains(devchain: Devchain) -> None:
     chain = devchain.chain()
     assert (heads.latest.number, heads.safe.number, heads.finalized.number) == (240, 208, 176)
     made = chain.block(240)
-    assert heads.latest == tip.Header(
+    assert heads.latest == tip.BlockHeader(
         240, bytes.fromhex(made.hash[2:]), bytes.fromhex(made.block.parent_hash[2:]), int(made.block.timestamp, 16)
     )
 

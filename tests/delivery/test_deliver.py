@@ -15,10 +15,9 @@ import pytest
 
 from tests.support.systems.delivery import READER, RIVAL, SECRET, TOLD, WRITER, House, Receiver, now, until
 from tracelake.delivery.post import Sender
-from tracelake.delivery.prune_items import keep_pruning, prune_items
 from tracelake.delivery.send_alerts import AlertSender
 from tracelake.delivery.targets import Targets
-from tracelake.delivery.work_items import settle, take
+from tracelake.delivery.work_items import keep_pruning, prune, settle, take
 from tracelake.runtime.background import in_background
 from tracelake.runtime.metrics import Metrics
 from tracelake.wire.client import DispatcherClient
@@ -269,4 +268,4 @@ async def test_deliveries_that_ended_long_ago_are_deleted_and_no_others(house: H
 
     async with in_background(keep_pruning(house.pool, timedelta(days=10))):
         await until(only_the_others)
-    assert await prune_items(house.pool, timedelta(0)) == 0  # what has ended within a day stays, whatever is asked
+    assert await prune(house.pool, timedelta(0)) == 0  # what has ended within a day stays, whatever is asked

@@ -23,7 +23,7 @@ from tracelake.dispatcher.maintenance.cancel_retired import cancel_retired_tasks
 from tracelake.dispatcher.outbox.drain import Drain
 from tracelake.dispatcher.tasks.claim import claim_tasks
 from tracelake.dispatcher.tasks.complete import Completer
-from tracelake.domain.dag.parse import JobOutput
+from tracelake.domain.dag.model import JobOutput
 from tracelake.domain.ids import JobName
 from tracelake.errors import Conflict, LeaseLost, NotFound
 from tracelake.wire.output_messages import CompleteRequest

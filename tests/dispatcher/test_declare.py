@@ -13,7 +13,7 @@ from tests.support.operators import registered
 from tracelake.dispatcher.control import Control
 from tracelake.dispatcher.dags.activate import activate_dag
 from tracelake.dispatcher.dags.deploy import deploy_dag
-from tracelake.domain.dag.parse import JobOutput
+from tracelake.domain.dag.model import JobOutput
 from tracelake.domain.ids import JobName
 from tracelake.errors import Conflict, InvalidDag
 

@@ -19,7 +19,7 @@ from tracelake.dispatcher.dags.catalog import catalog
 from tracelake.dispatcher.dags.deploy import deploy_dag
 from tracelake.dispatcher.dags.show import list_dags, show_dag
 from tracelake.dispatcher.events.trigger import trigger
-from tracelake.domain.dag.parse import JobOutput
+from tracelake.domain.dag.model import JobOutput
 from tracelake.domain.ids import JobName
 from tracelake.errors import Conflict, InvalidDag, NotFound
 from tracelake.settings import RUNTIMES, RuntimeSettings

@@ -93,6 +93,6 @@ async def test_old_lines_are_pruned_and_no_others(control: Control) -> None:
     chain = await deploy_chain(control)
     task, _ = await claimed(control, await a_task(control, chain))
     await store_logs(control, lines(task, "old", "new"))
-    await control.pool.execute("UPDATE task_logs SET said_at = now() - interval '15 days' WHERE text = 'old'")
+    await control.pool.execute("UPDATE task_logs SET received_at = now() - interval '15 days' WHERE text = 'old'")
     assert await PruneLogs(control.hot, timedelta(days=14)).once() == 1
     assert await shown(control, chain.org.id, task) == ["new"]

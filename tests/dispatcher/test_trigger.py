@@ -18,7 +18,7 @@ from tracelake.dispatcher.dags.deploy import deploy_dag
 from tracelake.dispatcher.events.invalidate import invalidate
 from tracelake.dispatcher.events.trigger import trigger
 from tracelake.dispatcher.outbox.drain import Drain
-from tracelake.domain.dag.parse import JobOutput
+from tracelake.domain.dag.model import JobOutput
 from tracelake.domain.ids import JobName
 from tracelake.errors import Conflict, InvalidRequest, NotFound
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tracelake.domain.dag.fields import FIELDS, SHARED
-from tracelake.domain.dag.parse import Job
+from tracelake.domain.dag.model import Job
 
 DOC = (Path(__file__).parents[2] / "docs" / "reference" / "dag_yaml.md").read_text(encoding="utf-8")
 TITLES = {"dag": "The file", "job": "Jobs"}

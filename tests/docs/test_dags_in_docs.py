@@ -16,7 +16,8 @@ from tracelake.cli.udf_folders import with_udf_folders
 from tracelake.dispatcher.dags.catalog import operators
 from tracelake.dispatcher.runtimes.known import runtime_specs
 from tracelake.domain.dag.catalog import Catalog, PublishedDataset
-from tracelake.domain.dag.parse import Dag, parse_dag
+from tracelake.domain.dag.model import Dag
+from tracelake.domain.dag.parse import parse_dag
 from tracelake.errors import Problem
 from tracelake.settings import RUNTIMES
 

@@ -6,7 +6,7 @@ import pytest
 from pydantic import BaseModel, ConfigDict
 
 from tracelake.domain.dag.catalog import Catalog, Count, OperatorSpec, PublishedDataset, RuntimeSpec, checked_by
-from tracelake.domain.dag.parse import SourceKind, Storage
+from tracelake.domain.dag.model import SourceKind, Storage
 
 
 class Nothing(BaseModel):

@@ -7,7 +7,8 @@ import json
 import pytest
 
 from tracelake.domain.dag.catalog import Catalog
-from tracelake.domain.dag.parse import (
+from tracelake.domain.dag.graph import downstream_of, job_order, upstream_of
+from tracelake.domain.dag.model import (
     Activation,
     Bootstrap,
     ExecutionStrategy,
@@ -24,11 +25,8 @@ from tracelake.domain.dag.parse import (
     Storage,
     Udf,
     UpdateStrategy,
-    downstream_of,
-    job_order,
-    parse_dag,
-    upstream_of,
 )
+from tracelake.domain.dag.parse import parse_dag
 from tracelake.domain.filter.parse import parse_where
 from tracelake.domain.ids import DatasetName, JobName
 from tracelake.domain.pressure import Priority

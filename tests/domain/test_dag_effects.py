@@ -9,7 +9,8 @@ import pytest
 from tracelake.dispatcher.dags.catalog import operators
 from tracelake.dispatcher.runtimes.known import runtime_specs
 from tracelake.domain.dag.catalog import Catalog
-from tracelake.domain.dag.parse import InvalidDag, parse_dag
+from tracelake.domain.dag.parse import parse_dag
+from tracelake.errors import InvalidDag
 from tracelake.settings import RUNTIMES
 
 CATALOG = Catalog(operators(), runtime_specs(RUNTIMES))

@@ -9,7 +9,8 @@ from uuid import UUID
 import pytest
 
 from tracelake.domain.dag.catalog import Catalog
-from tracelake.domain.dag.parse import (
+from tracelake.domain.dag.hashes import config_hash, dataset_ids, generation_ids
+from tracelake.domain.dag.model import (
     Activation,
     Bootstrap,
     ExecutionStrategy,
@@ -24,11 +25,8 @@ from tracelake.domain.dag.parse import (
     Storage,
     Udf,
     UpdateStrategy,
-    config_hash,
-    dataset_ids,
-    generation_ids,
-    parse_dag,
 )
+from tracelake.domain.dag.parse import parse_dag
 from tracelake.domain.ids import JobName, OrgId
 from tracelake.domain.pressure import Priority
 

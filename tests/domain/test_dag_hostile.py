@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from tracelake.domain.dag.catalog import Catalog
-from tracelake.domain.dag.parse import InvalidDag, Problem, parse_dag
+from tracelake.domain.dag.parse import parse_dag
 from tracelake.domain.dag.yaml_nodes import MAX_BYTES
+from tracelake.errors import InvalidDag, Problem
 
 LAUGHS = "a: &a [x, x]\n" + "".join(
     f"{name}: &{name} [*{below}, *{below}]\n"

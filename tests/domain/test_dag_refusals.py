@@ -14,7 +14,8 @@ import pytest
 from pydantic import BaseModel
 
 from tracelake.domain.dag.catalog import Catalog, OperatorSpec, checked_by
-from tracelake.domain.dag.parse import InvalidDag, parse_dag
+from tracelake.domain.dag.parse import parse_dag
+from tracelake.errors import InvalidDag
 
 HEAD = """name: shop
 defaults: {runtime: platform}

@@ -6,7 +6,10 @@ from typing import Any
 
 import pytest
 
-from tracelake.domain.filter.parse import InvalidFilter, as_json, columns_of, from_json, holds, parse_where
+from tracelake.domain.filter.evaluate import holds
+from tracelake.domain.filter.from_json import from_json
+from tracelake.domain.filter.parse import parse_where
+from tracelake.domain.filter.tree import InvalidFilter, as_json, columns_of
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tracelake.domain.dag.durations import format_duration, parse_duration
+from tracelake.domain.dag.form import format_duration, parse_duration
 from tracelake.domain.dag.schedules import why_no_schedule
 
 

@@ -11,10 +11,10 @@ from tracelake.chain.schemas import SCHEMAS
 from tracelake.dispatcher.dags.catalog import operators
 from tracelake.dispatcher.runtimes.known import runtime_specs
 from tracelake.domain.dag.catalog import Catalog, PublishedDataset
-from tracelake.domain.dag.parse import InvalidDag, parse_dag
+from tracelake.domain.dag.parse import parse_dag
 from tracelake.domain.sql.columns import check_columns, result_columns
 from tracelake.domain.sql.gate import check_sql
-from tracelake.errors import InvalidSql
+from tracelake.errors import InvalidDag, InvalidSql
 from tracelake.operators.helpers.chain_tables import COLUMNS
 from tracelake.settings import RUNTIMES
 

@@ -29,10 +29,11 @@ from tests.support.dispatcher.staged_files import folder_of, staged
 from tests.support.session_policy import allows
 from tests.support.tokens import CLAIMS
 from tracelake.adapters.objects_disk import DiskObjects
-from tracelake.capability import S3Prefixes, TokenRefused, decode, encode
+from tracelake.capability.claims import decode, encode
+from tracelake.capability.refusal import TokenRefused
 from tracelake.dispatcher.tasks.commit_outputs import _published_folder
 from tracelake.dispatcher.tasks.verify_outputs import verify_outputs
-from tracelake.domain.grants import CREDENTIALS, GrantedDataset, StorageGrant, grants_of
+from tracelake.domain.grants import CREDENTIALS, GrantedDataset, S3Prefixes, StorageGrant, grants_of
 from tracelake.domain.ids import DatasetId, DatasetVersion
 from tracelake.domain.object_names import Folder, ObjectName
 from tracelake.domain.session_policy import LIST, READ, WRITE, refuse_wider, session_policy

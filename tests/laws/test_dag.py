@@ -9,19 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tracelake.domain.dag.catalog import Catalog, Count, OperatorSpec, RuntimeSpec, every_input
-from tracelake.domain.dag.graph import sort
-from tracelake.domain.dag.parse import (
-    Dag,
-    InvalidDag,
-    SourceKind,
-    dataset_ids,
-    downstream_of,
-    generation_ids,
-    job_order,
-    parse_dag,
-    upstream_of,
-)
+from tracelake.domain.dag.graph import downstream_of, job_order, sort, upstream_of
+from tracelake.domain.dag.hashes import dataset_ids, generation_ids
+from tracelake.domain.dag.model import Dag, SourceKind
+from tracelake.domain.dag.parse import parse_dag
 from tracelake.domain.ids import JobName, OrgId
+from tracelake.errors import InvalidDag
 
 ORG = OrgId(UUID(int=1))
 ANY = OperatorSpec(

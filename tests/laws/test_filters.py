@@ -11,7 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tracelake.domain.filter.parse import (
+from tracelake.domain.filter.evaluate import holds
+from tracelake.domain.filter.from_json import from_json
+from tracelake.domain.filter.parse import parse_where
+from tracelake.domain.filter.tree import (
     AllOf,
     AnyOf,
     Column,
@@ -27,14 +30,16 @@ from tracelake.domain.filter.parse import (
     Text,
     Truth,
     Whole,
+    all_of,
+    any_of,
     as_json,
     canonical,
     columns_of,
-    from_json,
-    holds,
-    parse_where,
+    compared,
+    exact_literal,
+    negated,
+    one_of,
 )
-from tracelake.domain.filter.tree import all_of, any_of, compared, exact_literal, negated, one_of
 
 NUMBERS, TEXTS = ("n", "m"), ("s", "t")
 SIGNS = {Op.EQ: "=", Op.NE: "<>", Op.LT: "<", Op.LE: "<=", Op.GT: ">", Op.GE: ">="}

@@ -206,7 +206,7 @@ async def test_a_process_without_a_listener_serves_metrics_on_loopback_if_config
     metrics, port = Metrics(), free_port()
     async with httpx.AsyncClient() as http:
         with serve_metrics(metrics, port):
-            assert "trace_worker_tasks_in_hand" in (await http.get(f"http://127.0.0.1:{port}/metrics")).text
+            assert "trace_worker_tasks_running" in (await http.get(f"http://127.0.0.1:{port}/metrics")).text
             with pytest.raises(SetupError, match=str(port)), serve_metrics(metrics, port):
                 pass
         with pytest.raises(httpx.ConnectError):

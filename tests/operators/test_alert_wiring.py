@@ -11,7 +11,8 @@ import pytest
 from tracelake.dispatcher.runtimes.known import runtime_specs
 from tracelake.domain.alerts import COLUMNS, KEY
 from tracelake.domain.dag.catalog import Catalog, PublishedDataset, RuntimeSpec
-from tracelake.domain.dag.parse import Dag, parse_dag
+from tracelake.domain.dag.model import Dag
+from tracelake.domain.dag.parse import parse_dag
 from tracelake.errors import InvalidDag, Problem
 from tracelake.operators.registry import specs
 from tracelake.settings import RUNTIMES

@@ -12,8 +12,9 @@ import pytest
 from tracelake.dispatcher.dags.catalog import operators
 from tracelake.dispatcher.runtimes.known import runtime_specs
 from tracelake.domain.dag.catalog import Catalog, PublishedDataset
+from tracelake.domain.dag.hashes import generation_ids
 from tracelake.domain.dag.model import Storage
-from tracelake.domain.dag.parse import generation_ids, parse_dag
+from tracelake.domain.dag.parse import parse_dag
 from tracelake.domain.ids import OrgId
 from tracelake.errors import InvalidDag, InvalidRequest, Problem
 from tracelake.operators.api.context import Resources

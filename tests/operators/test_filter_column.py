@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from tracelake.data.filter_column import as_column
 from tracelake.domain.filter.evaluate import holds
-from tracelake.domain.filter.parse import (
+from tracelake.domain.filter.parse import parse_where
+from tracelake.domain.filter.tree import (
     AllOf,
     AnyOf,
     Column,
@@ -24,7 +25,6 @@ from tracelake.domain.filter.parse import (
     Op,
     Text,
     Whole,
-    parse_where,
 )
 from tracelake.errors import WorkFailed
 

@@ -8,7 +8,8 @@ import pytest
 
 from tracelake.dispatcher.runtimes.known import runtime_specs
 from tracelake.domain.dag.catalog import Catalog
-from tracelake.domain.dag.parse import Dag, parse_dag
+from tracelake.domain.dag.model import Dag
+from tracelake.domain.dag.parse import parse_dag
 from tracelake.domain.filter.parse import parse_where
 from tracelake.errors import InvalidDag
 from tracelake.operators.registry import specs

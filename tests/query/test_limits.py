@@ -76,7 +76,7 @@ async def until_counted(system: QuerySystem, **wanted: int) -> None:
     async with asyncio.timeout(60):
         while True:
             answer = await system.query_internal.get("/metrics", headers={"authorization": f"Bearer {TOKEN}"})
-            counts = dict(re.findall(r'^trace_queries_in_hand{state="(\w+)"} (\S+)$', answer.text, re.MULTILINE))
+            counts = dict(re.findall(r'^trace_queries_in_progress{state="(\w+)"} (\S+)$', answer.text, re.MULTILINE))
             if {state: int(float(count)) for state, count in counts.items()} == wanted:
                 return
             await asyncio.sleep(0.05)

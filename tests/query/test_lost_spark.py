@@ -105,7 +105,7 @@ async def until_running(listener: httpx.AsyncClient, queries: int) -> None:
 
 
 async def running_queries(listener: httpx.AsyncClient) -> float:
-    return await gauge(listener, "trace_queries_in_hand", "running")
+    return await gauge(listener, "trace_queries_in_progress", "running")
 
 
 async def gauge(listener: httpx.AsyncClient, name: str, state: str) -> float:

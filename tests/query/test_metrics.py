@@ -44,8 +44,8 @@ async def test_queries_are_counted_by_caller_and_outcome_with_rows_bytes_and_sec
 async def test_running_and_waiting_queries_and_sessions_are_metrics(system: QuerySystem) -> None:
     await system.rows("reader", "SELECT 1 AS x")
     now = await counters(system)
-    assert now["trace_queries_in_hand", "waiting"] == 0
-    assert now["trace_queries_in_hand", "running"] == 0
+    assert now["trace_queries_in_progress", "waiting"] == 0
+    assert now["trace_queries_in_progress", "running"] == 0
     assert now["trace_query_sessions", "kept"] == system.spark.pool.kept >= 1
     assert ("trace_query_sessions", "fresh") in now
     assert now["trace_query_stuck_total", ""] == 0

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tracelake.adapters.objects_disk import DiskObjects
-from tracelake.domain.filter.parse import from_json
+from tracelake.domain.filter.from_json import from_json
 from tracelake.domain.object_names import Folder
 from tracelake.domain.sql.gate import check_sql
 from tracelake.errors import InvalidSql

@@ -13,8 +13,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.support import ROOT
-from tracelake.data.buffered.batch_fault import Fault
-from tracelake.data.buffered.check_batch import Limits, check_batch
+from tracelake.data.buffered.batch_fault import BatchFault
+from tracelake.data.buffered.check_batch import CheckLimits, check_batch
 from tracelake.domain.buffered import Column, Declaration
 
 DECLARED = Declaration(
@@ -22,7 +22,7 @@ DECLARED = Declaration(
     ("key",),
 )
 MIB = 1024 * 1024
-LIMITS = Limits(line_bytes=1024, unpacked_bytes=MIB)
+LIMITS = CheckLimits(line_bytes=1024, unpacked_bytes=MIB)
 PARQUET = "application/vnd.apache.parquet"
 STREAM = "application/vnd.apache.arrow.stream"
 FILE = "application/vnd.apache.arrow.file"
@@ -91,7 +91,7 @@ BOMBS = {
 @pytest.mark.parametrize("name", BOMBS)
 def test_a_small_file_that_unpacks_to_much_is_refused_with_the_reason(name: str) -> None:
     kind, body, said = BOMBS[name]
-    with pytest.raises(Fault) as raised:
+    with pytest.raises(BatchFault) as raised:
         check_batch(body, kind, DECLARED, LIMITS)
     assert said in raised.value.reason
 
@@ -133,13 +133,13 @@ def test_a_header_that_says_less_than_it_unpacks_to_is_refused() -> None:
     honest = parquet(pa.table({"key": ["a"], "raw": [bytes(4 * MIB)]}, fields), use_dictionary=False)
     stated_size = _varint(4 * MIB + 4)
     assert honest.count(stated_size) == 1, "the size stands in the header of the page"
-    with pytest.raises(Fault, match="cannot be read"):
+    with pytest.raises(BatchFault, match="cannot be read"):
         check_batch(honest.replace(stated_size, _varint(MIB // 2, len(stated_size))), PARQUET, DECLARED, LIMITS)
     packed = arrow(ZEROS, "zstd")
     size = (8 * MIB).to_bytes(8, "little")
     assert packed.count(size) == 1
     for lie in (1, 2**62, -2 % 2**64):
-        with pytest.raises(Fault):
+        with pytest.raises(BatchFault):
             check_batch(packed.replace(size, lie.to_bytes(8, "little")), STREAM, DECLARED, LIMITS)
 
 
@@ -148,7 +148,7 @@ def test_offsets_that_lead_out_of_the_file_are_refused_and_not_followed() -> Non
     offsets = b"".join(n.to_bytes(4, "little") for n in (0, 4, 8))
     assert body.count(offsets) == 1
     wrong = body.replace(offsets, b"".join(n.to_bytes(4, "little") for n in (0, 4, 2**31 - 1)))
-    with pytest.raises(Fault, match="cannot be read"):
+    with pytest.raises(BatchFault, match="cannot be read"):
         check_batch(wrong, STREAM, DECLARED, LIMITS)
 
 

@@ -15,8 +15,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tracelake.data.buffered.batch_fault import Fault
-from tracelake.data.buffered.check_batch import Limits, check_batch
+from tracelake.data.buffered.batch_fault import BatchFault
+from tracelake.data.buffered.check_batch import CheckLimits, check_batch
 from tracelake.domain.buffered import Column, Declaration
 
 EVERY = Declaration(
@@ -36,7 +36,7 @@ EVERY = Declaration(
     ),
     ("key",),
 )
-LIMITS = Limits(line_bytes=2_000, unpacked_bytes=1024 * 1024)
+LIMITS = CheckLimits(line_bytes=2_000, unpacked_bytes=1024 * 1024)
 JSONL = "application/jsonl"
 PARQUET = "application/vnd.apache.parquet"
 STREAM = "application/vnd.apache.arrow.stream"
@@ -48,7 +48,7 @@ def checked(body: bytes, content_type: str = JSONL) -> list[dict[str, Any]]:
 
 
 def fault(body: bytes, content_type: str = JSONL) -> tuple[int | None, str]:
-    with pytest.raises(Fault) as raised:
+    with pytest.raises(BatchFault) as raised:
         checked(body, content_type)
     return raised.value.line, raised.value.reason
 
@@ -214,5 +214,5 @@ def test_what_can_be_written_is_read_back_row_for_row(rows: list[dict[str, Any]]
 @settings(max_examples=100)
 def test_whatever_the_bytes_are_they_are_rows_or_a_fault(body: bytes) -> None:
     for kind in (JSONL, PARQUET, STREAM):
-        with suppress(Fault):
+        with suppress(BatchFault):
             assert check_batch(body, kind, EVERY, LIMITS).column_names == list(EVERY.names)

@@ -11,7 +11,7 @@ import pytest
 from tests.support.spark.session import shared_session
 from tracelake.adapters.objects_disk import DiskObjects
 from tracelake.data.files.parquet_reader import read_files
-from tracelake.data.files.parquet_writer import Place, Written, write_frame
+from tracelake.data.files.parquet_writer import OutputFolder, Written, write_frame
 from tracelake.domain.object_names import Folder
 from tracelake.lite.seaweedfs import SeaweedFS
 from tracelake.ports import ObjectStore
@@ -38,7 +38,7 @@ def spark() -> SparkSession:
 
 
 def written(frame: DataFrame, store: ObjectStore, folder: Folder, files: int) -> list[Written]:
-    return write_frame(frame, Place(store, folder), "rows", files=files)
+    return write_frame(frame, OutputFolder(store, folder), "rows", files=files)
 
 
 def test_every_type_round_trips_on_disk_and_s3(spark: SparkSession, tmp_path: Path, seaweedfs: SeaweedFS) -> None:
@@ -75,7 +75,7 @@ def test_columns_are_matched_by_name_in_any_order_of_the_file(
     for store in (DiskObjects(tmp_path), s3_objects(seaweedfs.objects_for("worker"))):
         folder = Folder("trace", ("reader", uuid4().hex))
         first, other = (
-            write_frame(columns, Place(store, folder), stem)[0]
+            write_frame(columns, OutputFolder(store, folder), stem)[0]
             for columns, stem in ((frame.select("a", "b"), "one"), (frame.select("b", "a"), "other"))
         )
         assert hash_of_schema(first.columns) == hash_of_schema(other.columns)

@@ -28,7 +28,8 @@ from tracelake.data.postgres.source import cut, read_postgres
 from tracelake.data.postgres.sql_text import columns_of
 from tracelake.data.postgres.staging import make_staging, sweep_staging
 from tracelake.data.postgres.worker_connection import driver_errors, open_session, run
-from tracelake.domain.filter.parse import holds, parse_where
+from tracelake.domain.filter.evaluate import holds
+from tracelake.domain.filter.parse import parse_where
 from tracelake.errors import BadInput, DatabaseUnavailable, SnapshotMoved
 from tracelake.spark.failures import typed
 from tracelake.store.migrate import Database

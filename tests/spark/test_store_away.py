@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.spark.session import shared_session
 from tracelake.adapters.objects_disk import DiskObjects
-from tracelake.data.files.parquet_writer import Place, write_ranges
+from tracelake.data.files.parquet_writer import OutputFolder, write_ranges
 from tracelake.domain.object_names import Folder
 from tracelake.domain.ranges import Range
 from tracelake.errors import (
@@ -34,7 +34,7 @@ def fetch(span: Range) -> tuple[dict[str, pa.Table], str]:
 @pytest.mark.parametrize("in_spark", [False, True])
 def test_a_store_that_fails_during_a_put_is_an_error_of_one_sentence(tmp_path: Path, in_spark: bool) -> None:
     root, spans = tmp_path / "objects", [Range(0, 2), Range(2, 4)]
-    place = Place(DiskObjects(root), Folder.parse("s3://trace/x/"))
+    place = OutputFolder(DiskObjects(root), Folder.parse("s3://trace/x/"))
     spark: Any = shared_session() if in_spark else None
     (root / "trace").mkdir(parents=True)
     (root / "trace" / "x").write_text("a file in the place of the folder")
@@ -63,7 +63,7 @@ def test_a_store_that_fails_during_a_put_is_an_error_of_one_sentence(tmp_path: P
 def test_a_full_disk_and_an_unreachable_node_are_platform_errors(
     tmp_path: Path, refusal: TraceError, in_spark: bool
 ) -> None:
-    place = Place(DiskObjects(tmp_path / "objects"), Folder.parse("s3://trace/x/"))
+    place = OutputFolder(DiskObjects(tmp_path / "objects"), Folder.parse("s3://trace/x/"))
 
     def refuse(_: Range) -> tuple[dict[str, pa.Table], str]:
         raise refusal
@@ -76,7 +76,7 @@ def test_a_full_disk_and_an_unreachable_node_are_platform_errors(
 
 
 def test_an_error_of_the_job_stays_an_error_of_the_job(tmp_path: Path) -> None:
-    place = Place(DiskObjects(tmp_path / "objects"), Folder.parse("s3://trace/x/"))
+    place = OutputFolder(DiskObjects(tmp_path / "objects"), Folder.parse("s3://trace/x/"))
 
     def refuse(span: Range) -> tuple[dict[str, pa.Table], str]:
         raise WrongChain(f"block {span.start} is of another chain", where="a")
@@ -93,7 +93,7 @@ def test_a_worker_reports_every_platform_error_with_its_code(code: str) -> None:
 
 
 def test_an_unexpected_error_is_reported_without_the_jvm_stack(tmp_path: Path) -> None:
-    place = Place(DiskObjects(tmp_path / "objects"), Folder.parse("s3://trace/x/"))
+    place = OutputFolder(DiskObjects(tmp_path / "objects"), Folder.parse("s3://trace/x/"))
 
     def cut(span: Range) -> tuple[dict[str, pa.Table], str]:
         raise OSError(f"the cable is cut at {span.start}")

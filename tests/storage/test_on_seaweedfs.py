@@ -22,7 +22,7 @@ from tracelake.domain.grants import StorageGrant
 from tracelake.domain.object_names import Folder
 from tracelake.domain.session_policy import session_policy
 from tracelake.errors import CredentialsUnavailable
-from tracelake.lite.seaweedfs import ROLE_ARN, Key, SeaweedFS
+from tracelake.lite.seaweedfs import ROLE_ARN, AccessKey, SeaweedFS
 from tracelake.ports import CredentialMinter
 from tracelake.settings import CredentialSettings, ObjectSettings, Settings
 from tracelake.wiring import make_minter, s3_objects
@@ -237,7 +237,7 @@ def test_a_session_shows_no_bucket_and_opens_no_other_session(world: World) -> N
 
 @pytest.mark.parametrize("whose", ["platform", "query", "steward"])
 def test_only_the_minter_may_assume_the_role_of_tasks(whose: str, seaweedfs: SeaweedFS) -> None:
-    key: Key = getattr(seaweedfs.keys, whose)
+    key: AccessKey = getattr(seaweedfs.keys, whose)
     other_minter = minter_of(seaweedfs, access_key_id=key.access, secret_access_key=_secret(key))
     with pytest.raises(CredentialsUnavailable, match="AccessDenied"):
         asyncio.run(
@@ -308,7 +308,7 @@ def test_its_keys_are_in_no_file_and_no_argument(seaweedfs: SeaweedFS) -> None:
     assert not any(secret.encode() in held for secret in secrets)
 
 
-def _secret(key: Key) -> Any:
+def _secret(key: AccessKey) -> Any:
     from pydantic import SecretStr
 
     return SecretStr(key.secret)

@@ -11,8 +11,9 @@ from uuid import UUID
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from tracelake.capability import Claims, GrantedDataset, S3Prefixes
+from tracelake.capability.claims import Claims
 from tracelake.capability.jws import header_of, public_jwk, sign_token
+from tracelake.domain.grants import GrantedDataset, S3Prefixes
 from tracelake.domain.ids import Attempt, CommitNumber, DatasetId, DatasetName, DatasetVersion, OrgId, TaskId
 
 NOW = 1_800_000_000

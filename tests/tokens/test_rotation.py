@@ -21,7 +21,9 @@ import pytest
 from tests.support.tokens import CLAIMS, Clock, Key
 from tests.tokens.test_signer import ROOT, pem, put
 from tracelake.adapters.signer_pem import PemSigner
-from tracelake.capability import Claims, Reason, TokenRefused, Verifier, encode, mint
+from tracelake.capability.claims import Claims, encode, mint
+from tracelake.capability.refusal import Reason, TokenRefused
+from tracelake.capability.verifier import Verifier
 from tracelake.errors import NotFound, SetupError, Unavailable
 from tracelake.ports import KeyPlan
 from tracelake.settings import TokenSettings, load_settings
@@ -405,7 +407,7 @@ from dataclasses import replace
 from pathlib import Path
 from tests.support.tokens import CLAIMS
 from tracelake.adapters.signer_pem import PemSigner
-from tracelake.capability import encode
+from tracelake.capability.claims import encode
 from tracelake.settings import TokenSettings, load_settings
 from tracelake.store.db import open_pool
 from tracelake.store.signing_keys import maintain_keys

@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 
 from tests.support.tokens import CLAIMS, Key
 from tracelake.adapters.signer_pem import LOCK, PemSigner
-from tracelake.capability import encode, mint
+from tracelake.capability.claims import encode, mint
 from tracelake.errors import SetupError, Unavailable
 from tracelake.ports import KeyPlan, Signer
 

@@ -21,8 +21,11 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.utils import encode_dss_signature
 
 from tests.support.tokens import CLAIMS, ISSUER, NOW, TASK, Clock, Key, as_json, b64
-from tracelake.capability import MAX_TOKEN_CHARS, Claims, Reason, TokenRefused, Verifier, encode, jws, keyset, verifier
-from tracelake.capability.jws import is_canonical, key_of, thumbprint
+from tracelake.capability import jws, keyset, verifier
+from tracelake.capability.claims import Claims, encode
+from tracelake.capability.jws import MAX_TOKEN_CHARS, is_canonical, key_of, thumbprint
+from tracelake.capability.refusal import Reason, TokenRefused
+from tracelake.capability.verifier import Verifier
 from tracelake.errors import InvalidRequest, ServiceUnavailable, Unauthenticated
 from tracelake.settings import TokenSettings
 

@@ -16,11 +16,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.udf.zips import Made, by_hand, zipped
-from tracelake.domain.bundle.rules import Limits, check, contents, entry_points
+from tracelake.domain.bundle.rules import BundleLimits, check, contents, entry_points
 from tracelake.errors import InvalidBundle, ObjectExists
 from tracelake.udf.unpack import remove_unpacked, unpack
 
-SMALL = Limits(archive_bytes=1 << 20, unpacked_bytes=1 << 22, files=20, ratio=100)
+SMALL = BundleLimits(archive_bytes=1 << 20, unpacked_bytes=1 << 22, files=20, ratio=100)
 MAIN = Made(b"main.py", b"def handler(event, context): ...\n")
 INNER = by_hand([Made(b"inner.py", b"inner")])
 QUINE_NAME = struct.pack("<2H", 0x7075, 5 + 7) + b"\x01" + struct.pack("<L", zlib.crc32(b"a.py")) + b"../evil"
@@ -132,7 +132,7 @@ def _plain(files: dict[str, bytes]) -> bool:
 @given(st.dictionaries(NAMES, BODIES, min_size=1, max_size=6).filter(_plain), st.booleans())
 def test_what_the_standard_library_packs_is_unpacked_to_the_same_bytes(files: dict[str, bytes], deflate: bool) -> None:
     archive = zipped(*files.items(), method=zipfile.ZIP_DEFLATED if deflate else zipfile.ZIP_STORED)
-    found = check(archive, limits=Limits(ratio=2000))
+    found = check(archive, limits=BundleLimits(ratio=2000))
     assert {file.path: b"".join(contents(archive, file)) for file in found.files} == files
     assert found.unpacked_bytes == sum(map(len, files.values()))
 

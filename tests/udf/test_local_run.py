@@ -20,7 +20,7 @@ from tracelake.lite.local_run.endpoints import LocalEndpoints
 from tracelake.lite.local_run.rows import Snapshot
 from tracelake.lite.local_run.run import LocalResult, LocalTask, _invocation, run_locally
 from tracelake.udf.pack import pack
-from tracelake.udf.sandbox_listener import Listener
+from tracelake.udf.sandbox_listener import SandboxListener
 from tracelake.wire.task_messages import HeartbeatAnswer, HeartbeatRequest
 
 QUERIES = """
@@ -147,7 +147,7 @@ def test_a_fresh_token_is_used_from_the_heartbeat_that_brings_it_on(
         return result
 
     async def serve() -> None:
-        listener = Listener(endpoints.handle, 10, None)
+        listener = SandboxListener(endpoints.handle, 10, None)
         url = f"http://127.0.0.1:{await listener.open_loopback()}"
         for name in ("TRACE_TASK_URL", "TRACE_QUERY_URL", "TRACE_OBJECTS_URL"):
             monkeypatch.setenv(name, url)

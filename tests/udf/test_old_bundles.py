@@ -23,7 +23,7 @@ from tracelake.dispatcher.maintenance.delete_unused_bundles import REASON, Delet
 from tracelake.domain.object_names import ObjectName
 from tracelake.errors import ObjectsUnavailable
 from tracelake.ports import ObjectStore, StoredObject
-from tracelake.udf.fetch_bundle import Bundles, forget_old
+from tracelake.udf.fetch_bundle import Bundles, delete_old_bundles
 from tracelake.udf.unpack import unpack
 from tracelake.wire.task_messages import UdfRef
 
@@ -73,7 +73,7 @@ async def test_a_runner_keeps_what_is_used_and_removes_what_is_not(tmp_path: Pat
     )
     async with httpx.AsyncClient() as http:
         await Bundles(tmp_path, http, timedelta(days=2)).get(ref)
-    forget_old(tmp_path, timedelta(days=2))
+    delete_old_bundles(tmp_path, timedelta(days=2))
     assert [place.is_dir() for place in (used, unused, half)] == [True, not old, not old]
 
 

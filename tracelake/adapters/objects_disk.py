@@ -16,7 +16,6 @@ import stat
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
 from typing import BinaryIO, Final
@@ -136,7 +135,7 @@ def _path(name: ObjectName) -> str:
 
 
 def _stored(name: ObjectName, found: os.stat_result) -> StoredObject:
-    return StoredObject(name, found.st_size, datetime.fromtimestamp(found.st_mtime, UTC))
+    return StoredObject(name, found.st_size)
 
 
 def _step(at: int, part: str, kind: int) -> int:

@@ -108,7 +108,7 @@ class S3Objects:
 
 
 def _stored(bucket: str, found: Any) -> StoredObject:
-    return StoredObject(ObjectName.parse(f"s3://{bucket}/{found['path']}"), found["size"], found["last_modified"])
+    return StoredObject(ObjectName.parse(f"s3://{bucket}/{found['path']}"), found["size"])
 
 
 @contextmanager

@@ -18,23 +18,23 @@ from tracelake.chain.read_blocks import Wants, read_blocks
 from tracelake.errors import ChainMoved, ProviderError, ProviderLagged
 
 log = structlog.get_logger()
-PATIENCE_SECONDS = 3.0
+WAIT_SECONDS = 3.0
 """How long to wait for a response or a lagging endpoint."""
 
 
 async def confirm(client: RpcClient, wants: Wants, number: int, block_hash: str, by: int) -> None:
     """Returns if another endpoint has the same block, or if none answers; raises ChainMoved if one has another."""
-    until, silent = time.monotonic() + PATIENCE_SECONDS, {by}
+    until, silent = time.monotonic() + WAIT_SECONDS, {by}
     while (one := await client.health.witness(silent, until)) is not None:
         began, lane = time.monotonic(), Lane(client, one)
         try:
-            async with asyncio.timeout(PATIENCE_SECONDS):
+            async with asyncio.timeout(WAIT_SECONDS):
                 if await _hash_of(lane, number) == block_hash:
                     return
             await read_blocks(lane, range(max(0, number - 1), number + 1), wants)
         except TimeoutError:  # our own load may be the cause, so it is not paused; the next endpoint gets the same time
             silent.add(one.place)
-            until = time.monotonic() + PATIENCE_SECONDS
+            until = time.monotonic() + WAIT_SECONDS
             continue
         except ProviderError as error:
             client.health.failed(one, error, began)

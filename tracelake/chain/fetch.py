@@ -23,7 +23,7 @@ from tracelake.chain.nodes.rpc import RpcClient, run
 from tracelake.chain.nodes.rpc_pool import RpcPool
 from tracelake.chain.read_blocks import Wants, read_blocks
 from tracelake.chain.schemas import SCHEMAS
-from tracelake.chain.tables import BATCHES, Known
+from tracelake.chain.tables import BATCHES, CheckedBlock
 from tracelake.chain.tip import finalized_number
 from tracelake.errors import (
     ChainMoved,
@@ -140,7 +140,7 @@ async def _fetch(client: RpcClient, numbers: range, wants: Wants, only: int | No
     return collected.done(numbers)
 
 
-async def _piece(client: RpcClient, numbers: range, wants: Wants, only: int | None) -> list[Known]:
+async def _piece(client: RpcClient, numbers: range, wants: Wants, only: int | None) -> list[CheckedBlock]:
     """Fetches one piece; in halves if it is too large for the endpoint."""
     try:
         return await client.work(lambda lane: read_blocks(lane, numbers, wants), splittable=len(numbers) > 1, only=only)
@@ -168,15 +168,15 @@ class _Collected:
 
     def __init__(self, wants: Wants, pool: RpcPool) -> None:
         self._wants, self._pool = wants, pool
-        self._waiting: dict[int, list[Known]] = {}
+        self._waiting: dict[int, list[CheckedBlock]] = {}
         self._next = 0
-        self._row: list[Known] = []
+        self._row: list[CheckedBlock] = []
         self._batches: dict[str, list[pa.RecordBatch]] = {table: [] for table in sorted(wants.tables)}
         self._hashes: list[str] = []
         self._by: list[int] = []
         self._first_parent = ""
 
-    def add(self, index: int, piece: list[Known]) -> None:
+    def add(self, index: int, piece: list[CheckedBlock]) -> None:
         self._waiting[index] = piece
         while (following := self._waiting.pop(self._next, None)) is not None:
             self._next += 1
@@ -184,7 +184,7 @@ class _Collected:
         if len(self._row) >= _BUILD_EVERY:
             self._build()
 
-    def _append(self, piece: list[Known]) -> None:
+    def _append(self, piece: list[CheckedBlock]) -> None:
         parent = piece[0].block.parent_hash
         if self._hashes and parent != self._hashes[-1]:
             number = int(piece[0].block.number or "0x0", 16)
@@ -207,7 +207,7 @@ class _Collected:
             self._batches[table].append(batch)
         self._row = []
 
-    def _made(self, row: list[Known]) -> dict[str, pa.RecordBatch]:
+    def _made(self, row: list[CheckedBlock]) -> dict[str, pa.RecordBatch]:
         return {table: BATCHES[table](row, self._pool.chain_id) for table in self._batches}
 
     def _culprit(self) -> ProviderError:

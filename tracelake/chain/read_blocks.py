@@ -43,7 +43,7 @@ from tracelake.chain.proofs.verify import (
     check_transactions_root,
     check_withdrawals_root,
 )
-from tracelake.chain.tables import Known
+from tracelake.chain.tables import CheckedBlock
 from tracelake.errors import ChainMoved, MethodUnknown, ProviderLagged, ProviderRefused, SizeRefused
 
 AnyBlock = Block | BlockOfHashes
@@ -82,7 +82,7 @@ class Wants:
         return self.transactions or (self.logs and self.roots(block))
 
 
-async def read_blocks(lane: Lane, numbers: range, wants: Wants) -> list[Known]:
+async def read_blocks(lane: Lane, numbers: range, wants: Wants) -> list[CheckedBlock]:
     """All of them, or an error that names the endpoint."""
     with_receipts = [number for number in numbers if wants.receipts(number)]
     blocks, receipts = await _ask(lane, numbers, with_receipts, wants)
@@ -106,7 +106,7 @@ async def read_blocks(lane: Lane, numbers: range, wants: Wants) -> list[Known]:
     return known
 
 
-def _known(block: AnyBlock, receipts: list[Receipt] | None, number: int, wants: Wants, by: int) -> Known:
+def _known(block: AnyBlock, receipts: list[Receipt] | None, number: int, wants: Wants, by: int) -> CheckedBlock:
     """One block with its receipts, everything about them checked that this block's share of proof asks for."""
     check_header(block, number)
     proved = wants.roots(number)
@@ -117,7 +117,7 @@ def _known(block: AnyBlock, receipts: list[Receipt] | None, number: int, wants: 
         if isinstance(block, Block):
             check_transactions_root(block)
     if receipts is None:
-        return Known(block, [], [], by)
+        return CheckedBlock(block, [], [], by)
     check_receipts(block, receipts)
     logs = [log for receipt in receipts for log in receipt.logs]
     check_logs(block, logs)
@@ -125,7 +125,7 @@ def _known(block: AnyBlock, receipts: list[Receipt] | None, number: int, wants: 
         check_receipts_root(block, receipts)
     else:
         check_bloom(block, logs)
-    return Known(block, receipts, logs, by)
+    return CheckedBlock(block, receipts, logs, by)
 
 
 async def _ask(
@@ -176,7 +176,7 @@ def _there(lane: Lane, found: Found | None, number: int) -> Found:
     return found
 
 
-async def _add_logs(lane: Lane, known: list[Known], numbers: range, have: set[int]) -> None:
+async def _add_logs(lane: Lane, known: list[CheckedBlock], numbers: range, have: set[int]) -> None:
     """Logs of the blocks that have no receipts, by eth_getLogs over the span of them."""
     missing = [number for number in numbers if number not in have]
     first, last = missing[0], missing[-1]

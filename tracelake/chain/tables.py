@@ -27,7 +27,7 @@ from tracelake.chain.schemas import BLOCKS, LOGS, TRANSACTIONS
 
 
 @dataclass(slots=True)
-class Known:
+class CheckedBlock:
     """One block and what was asked about it; checked already."""
 
     block: Block | BlockOfHashes
@@ -37,7 +37,7 @@ class Known:
     """The index in the pool of the endpoint that returned it."""
 
 
-def blocks_batch(known: Sequence[Known], chain_id: int) -> pa.RecordBatch:
+def blocks_batch(known: Sequence[CheckedBlock], chain_id: int) -> pa.RecordBatch:
     of = [item.block for item in known]
     columns = {
         "block_hash": fixed([case.hash or "" for case in of], 32),
@@ -60,7 +60,7 @@ def blocks_batch(known: Sequence[Known], chain_id: int) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([columns[name] for name in BLOCKS.names], schema=BLOCKS)
 
 
-def transactions_batch(known: Sequence[Known], chain_id: int) -> pa.RecordBatch:
+def transactions_batch(known: Sequence[CheckedBlock], chain_id: int) -> pa.RecordBatch:
     txs: list[Transaction] = list(chained.from_iterable(_whole(item) for item in known))
     receipts = list(chained.from_iterable(item.receipts for item in known))
     counts = [len(item.block.transactions) for item in known]
@@ -91,7 +91,7 @@ def transactions_batch(known: Sequence[Known], chain_id: int) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([columns[name] for name in TRANSACTIONS.names], schema=TRANSACTIONS)
 
 
-def logs_batch(known: Sequence[Known], chain_id: int) -> pa.RecordBatch:
+def logs_batch(known: Sequence[CheckedBlock], chain_id: int) -> pa.RecordBatch:
     logs = list(chained.from_iterable(item.logs for item in known))
     counts = [len(item.logs) for item in known]
     topics = _topics(logs)
@@ -111,7 +111,7 @@ def logs_batch(known: Sequence[Known], chain_id: int) -> pa.RecordBatch:
 BATCHES = {"blocks": blocks_batch, "transactions": transactions_batch, "logs": logs_batch}
 
 
-def _of_block(known: Sequence[Known], counts: list[int], chain_id: int) -> dict[str, pa.Array]:
+def _of_block(known: Sequence[CheckedBlock], counts: list[int], chain_id: int) -> dict[str, pa.Array]:
     """What every row of a block shares, converted once a block."""
     return {
         "block_number": repeated(integers([item.block.number or "" for item in known]), counts),
@@ -121,7 +121,7 @@ def _of_block(known: Sequence[Known], counts: list[int], chain_id: int) -> dict[
     }
 
 
-def _whole(known: Known) -> list[Transaction]:
+def _whole(known: CheckedBlock) -> list[Transaction]:
     assert isinstance(known.block, Block)  # noqa: S101 - asked for whole whenever this table is wanted
     return known.block.transactions
 

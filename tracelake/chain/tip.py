@@ -12,7 +12,7 @@ from tracelake.errors import ProviderError, ProviderLagged, ProviderRefused
 
 
 @dataclass(frozen=True, slots=True)
-class Header:
+class BlockHeader:
     """As much of a block as a follower needs; its hash was made again from the whole header."""
 
     number: int
@@ -25,9 +25,9 @@ class Header:
 class Heads:
     """`safe` and `finalized` are None on chains that do not have them."""
 
-    latest: Header
-    safe: Header | None
-    finalized: Header | None
+    latest: BlockHeader
+    safe: BlockHeader | None
+    finalized: BlockHeader | None
     by: int
     """The index in the pool of the endpoint that returned it."""
 
@@ -51,10 +51,10 @@ async def finalized_number(client: RpcClient) -> int | None:
     return found.number if found else None
 
 
-async def headers(client: RpcClient, numbers: Sequence[int], by: int) -> list[Header]:
+async def headers(client: RpcClient, numbers: Sequence[int], by: int) -> list[BlockHeader]:
     """In the order asked for, from the endpoint at this place, once; whether they link is for the caller to see."""
 
-    async def ask(lane: Lane) -> list[Header]:
+    async def ask(lane: Lane) -> list[BlockHeader]:
         answers = await lane.ask([("eth_getBlockByNumber", (hex(number), False)) for number in numbers])
         return [
             _read(lane, lane.read(answer, responses.read_block_of_hashes), number) or _missing(lane, str(number))
@@ -64,7 +64,7 @@ async def headers(client: RpcClient, numbers: Sequence[int], by: int) -> list[He
     return await client.work(ask, only=by, attempts=1)
 
 
-async def _tagged(lane: Lane, tag: str) -> Header | None:
+async def _tagged(lane: Lane, tag: str) -> BlockHeader | None:
     """Chains without the tag answer null, or that there is no such thing."""
     try:
         return await _by_number(lane, tag)
@@ -72,17 +72,17 @@ async def _tagged(lane: Lane, tag: str) -> Header | None:
         return None
 
 
-async def _by_number(lane: Lane, tag: str) -> Header | None:
+async def _by_number(lane: Lane, tag: str) -> BlockHeader | None:
     (answer,) = await lane.ask([("eth_getBlockByNumber", (tag, False))])
     return _read(lane, lane.read(answer, responses.read_block_of_hashes), None)
 
 
-def _read(lane: Lane, block: responses.BlockOfHashes | None, wanted: int | None) -> Header | None:
+def _read(lane: Lane, block: responses.BlockOfHashes | None, wanted: int | None) -> BlockHeader | None:
     if block is None:
         return None
     try:
         check_header(block, wanted)
-        return Header(
+        return BlockHeader(
             number=int(block.number or "", 16),
             hash=bytes.fromhex((block.hash or "")[2:]),
             parent_hash=bytes.fromhex(block.parent_hash[2:]),
@@ -92,5 +92,5 @@ def _read(lane: Lane, block: responses.BlockOfHashes | None, wanted: int | None)
         raise lane.lied(str(untrue)) from None
 
 
-def _missing(lane: Lane, what: str) -> Header:
+def _missing(lane: Lane, what: str) -> BlockHeader:
     raise ProviderLagged(f"{lane.label} does not have block {what}", where=lane.label)

@@ -12,7 +12,7 @@ from tracelake.errors import BadInput, InvalidDag, Problem
 if TYPE_CHECKING:
     from tracelake.cli.udf_folders import FromFolder
     from tracelake.domain.dag.catalog import Catalog
-    from tracelake.domain.dag.parse import Dag
+    from tracelake.domain.dag.model import Dag
 
 ELSEWHERE = frozenset({"unknown_dataset", "unknown_alert", "unknown_role"})
 """Only a running system knows whether these names exist."""

@@ -13,7 +13,7 @@ from fractions import Fraction
 from math import ceil, floor
 from typing import TYPE_CHECKING, Any, assert_never
 
-from tracelake.domain.filter.parse import Op
+from tracelake.domain.filter.tree import Op
 from tracelake.errors import WorkFailed
 
 if TYPE_CHECKING:

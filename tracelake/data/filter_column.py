@@ -7,7 +7,7 @@ from functools import reduce
 from typing import TYPE_CHECKING, Any, assert_never
 
 from tracelake.data.compare_number import compared, compared_with, equals_one_of
-from tracelake.domain.filter.parse import (
+from tracelake.domain.filter.tree import (
     AllOf,
     AnyOf,
     Column,

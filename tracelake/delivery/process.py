@@ -5,10 +5,10 @@ from __future__ import annotations
 from datetime import timedelta
 
 from tracelake.delivery.post import Sender
-from tracelake.delivery.prune_items import keep_pruning
 from tracelake.delivery.routes import delivery_api
 from tracelake.delivery.send_alerts import AlertSender
 from tracelake.delivery.targets import Targets
+from tracelake.delivery.work_items import keep_pruning
 from tracelake.runtime.background import in_background
 from tracelake.runtime.listeners import Listener, open_listeners
 from tracelake.runtime.process import Process, wait_for_service

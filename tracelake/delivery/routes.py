@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote
 from uuid import UUID
@@ -14,27 +13,21 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from tracelake.delivery.manage import list_deliveries, retry_delivery
-from tracelake.errors import NotFound, Unauthenticated
+from tracelake.delivery.work_items import CHANNEL
+from tracelake.errors import Conflict, NotFound, Unauthenticated
 from tracelake.runtime.listeners import bearer, json_response, listener_app, require_our_token
 from tracelake.runtime.metrics import OPENMETRICS_TEXT, Metrics
 from tracelake.settings import IdentitySettings
 from tracelake.store.db import OUTAGES, answers, unavailable
+from tracelake.store.queries import queries
+from tracelake.wire.alert_messages import DeliveryList, DeliveryQuery, DeliveryRetried, DeliveryRow
 from tracelake.wire.client import WORKER_TOKEN, DispatcherClient
 from tracelake.wire.identity_messages import UserAnswer
 from tracelake.wire.read_call import read_body, read_query, require_role
 from tracelake.wire.user_calls import CALLS, USER, Call, named
 
-
-@dataclass(frozen=True)
-class DeliveryCall:
-    pool: asyncpg.Pool
-    org: UUID
-    path: Mapping[str, str]
-    query: Any
-
-
-Verb = Callable[[DeliveryCall], Awaitable[Any]]
+Verb = Callable[[asyncpg.Pool, UUID, Mapping[str, str], Any], Awaitable[Any]]
+"""Called with the pool, the organisation of the user, the parts of the path and the query."""
 
 
 def delivery_api(
@@ -62,7 +55,7 @@ def _endpoint(
         require_role(user.role, call)
         path, query = named(request.path_params), read_query(request, call)
         await read_body(request, call)
-        return json_response(await VERBS[call.name](DeliveryCall(pool, user.org_id, path, query)))
+        return json_response(await VERBS[call.name](pool, user.org_id, path, query))
 
     return endpoint
 
@@ -78,7 +71,33 @@ async def _user(request: Request, dispatcher: DispatcherClient) -> UserAnswer:
     raise Unauthenticated("the token is valid, but its user is not known here", where=f"header {USER}")
 
 
+async def list_deliveries(pool: asyncpg.Pool, org_id: UUID, query: DeliveryQuery) -> DeliveryList:
+    found = await pool.fetch(
+        queries("deliveries")["list_deliveries"],
+        org_id,
+        query.status,
+        query.alert,
+        query.channel,
+        query.before,
+        query.limit + 1,
+    )
+    rows = [DeliveryRow(**dict(row)) for row in found[: query.limit]]
+    return DeliveryList(deliveries=rows, next=rows[-1].id if len(found) > query.limit else None)
+
+
+async def retry_delivery(pool: asyncpg.Pool, org_id: UUID, delivery: UUID) -> DeliveryRetried:
+    """Whatever ended it: it is sent though it is old, with all its attempts again."""
+    sql = queries("deliveries")
+    if await pool.fetchval(sql["retry"], org_id, delivery) is None:
+        status = await pool.fetchval(sql["status_of"], org_id, delivery)
+        if status is None:
+            raise NotFound("no such delivery", where=str(delivery))
+        raise Conflict(f"the delivery is {status}: only one that failed or was too old is sent again")
+    await pool.execute(sql["wake"], CHANNEL)
+    return DeliveryRetried(id=delivery, status="Pending")
+
+
 VERBS: Mapping[str, Verb] = {
-    "list_deliveries": lambda call: list_deliveries(call.pool, call.org, call.query),
-    "retry_delivery": lambda call: retry_delivery(call.pool, call.org, UUID(call.path["delivery"])),
+    "list_deliveries": lambda pool, org, _, query: list_deliveries(pool, org, query),
+    "retry_delivery": lambda pool, org, path, _: retry_delivery(pool, org, UUID(path["delivery"])),
 }

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from datetime import timedelta
+from typing import Any, Final, Literal, NoReturn
 from uuid import UUID, uuid4
 
 import asyncpg
 
+from tracelake.runtime.background import repeat
 from tracelake.settings import DeliverySettings
+from tracelake.store.db import OUTAGES
 from tracelake.store.queries import queries
 
 CHANNEL: Final = "alert_deliveries"
 """Postgres notifies it when work items are committed."""
+PRUNED_AT_ONCE: Final = 1_000
+PRUNE_SECONDS: Final = 60.0
 Lane = tuple[UUID, str]
 """One organisation's channel."""
 
@@ -71,6 +76,21 @@ async def settle(
 
 async def put_off(pool: asyncpg.Pool, item: WorkItem, seconds: float, error: str | None, *, counts: bool) -> bool:
     return await _if_held(pool, "put_off", item, seconds, error, counts)
+
+
+async def keep_pruning(pool: asyncpg.Pool, keep: timedelta) -> NoReturn:
+    """Deletes work items that ended longer ago than the retention period."""
+
+    async def prune_all() -> None:
+        while await prune(pool, keep) == PRUNED_AT_ONCE:
+            pass
+
+    await repeat(prune_all, PRUNE_SECONDS, (*OUTAGES, asyncpg.PostgresError), "old deliveries are not deleted")
+
+
+async def prune(pool: asyncpg.Pool, keep: timedelta) -> int:
+    """One batch; how many were deleted."""
+    return int(await pool.fetchval(queries("deliveries")["prune"], keep, PRUNED_AT_ONCE))
 
 
 async def _if_held(pool: asyncpg.Pool, statement: str, item: WorkItem, *values: Any) -> bool:

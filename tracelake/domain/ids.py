@@ -17,7 +17,6 @@ ID_PREFIX = (
 """The beginning of a UUID as it is written, up to all of it."""
 
 OrgId = NewType("OrgId", UUID)
-UserId = NewType("UserId", UUID)
 DagVersionId = NewType("DagVersionId", UUID)
 JobId = NewType("JobId", UUID)
 DatasetId = NewType("DatasetId", UUID)
@@ -26,8 +25,6 @@ DatasetVersion = NewType("DatasetVersion", UUID)
 TaskId = NewType("TaskId", UUID)
 EventId = NewType("EventId", UUID)
 InvalidationId = NewType("InvalidationId", UUID)
-"""Identifies an outbox entry; a second entry for the same effect has the same key."""
-LeaseToken = NewType("LeaseToken", UUID)
 DeliveryId = NewType("DeliveryId", UUID)
 """An alert event on its way to one channel; receivers know it as `X-Trace-Delivery`."""
 
@@ -39,7 +36,6 @@ CommitNumber = NewType("CommitNumber", int)
 DagName = NewType("DagName", str)
 JobName = NewType("JobName", str)
 DatasetName = NewType("DatasetName", str)
-WorkerId = NewType("WorkerId", str)
 YamlHash = NewType("YamlHash", str)
 ConfigHash = NewType("ConfigHash", str)
 LineageHash = NewType("LineageHash", str)

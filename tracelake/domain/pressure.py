@@ -95,7 +95,7 @@ def _share(priority: Priority) -> float:
 
 
 def _upstream(job: JobId, producers: Mapping[JobId, set[JobId]]) -> set[JobId]:
-    """Everything that feeds it, never itself: not even where datasets of several DAGs form a ring."""
+    """Everything that feeds it, never itself: not even where datasets of several DAGs form a cycle."""
     seen: set[JobId] = set()
     waiting = [job]
     while waiting:

@@ -28,7 +28,7 @@ class DescribedListener(FastAPI):
 
 LIMITS = {
     "422": "It asked for more than it may have, or its rows could not be made",
-    "429": "As many questions run and wait as can be served; trying again helps",
+    "429": "As many queries run and wait as can be served; a retry helps",
 }
 
 

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import fcntl
 import ipaddress
-import logging
 import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -40,8 +39,6 @@ BACKDATED: Final = timedelta(hours=1)
 """A client whose clock is a little behind ours must not refuse a certificate made just now."""
 
 PEM: Final = re.compile(rb"-----BEGIN ([A-Z ]+)-----.*?-----END \1-----", re.DOTALL)
-
-log = logging.getLogger(__name__)
 
 
 def ensure_certificates(

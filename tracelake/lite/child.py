@@ -23,6 +23,7 @@ from tracelake.lite.end_orphans import OrphanGuard, end_sessions
 from tracelake.lite.launch import Launch, spawn
 from tracelake.lite.log_files import last_lines
 from tracelake.runtime.disk import is_full
+from tracelake.runtime.retry import sleep_unless
 from tracelake.settings import UpSettings
 
 State = Literal["waiting", "starting", "ready", "restarting", "held back", "stopping", "stopped", "failed"]
@@ -114,7 +115,7 @@ class SupervisedChild:
                 self._set_state("held back", pid=None, status=self._held_back_reason(reason), restarts=restarts)
                 if not self.child.essential and not self.first_ready.done():
                     self.first_ready.set_result(None)
-            await _wait_at_most(self._stopping, self._backoff())
+            await sleep_unless(self._stopping, self._backoff())
 
     async def _run_once(self) -> str:
         """Runs the process from start to end; returns why it ended."""
@@ -304,13 +305,6 @@ async def _wait_for_exit(process: subprocess.Popen[bytes]) -> None:
         loop.remove_reader(handle)
         os.close(handle)
     process.wait()
-
-
-async def _wait_at_most(event: asyncio.Event, seconds: float) -> None:
-    try:
-        await asyncio.wait_for(event.wait(), seconds)
-    except TimeoutError:
-        return
 
 
 def _describe_exit(code: int) -> str:

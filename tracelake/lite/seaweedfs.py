@@ -54,7 +54,7 @@ TASK_ACTIONS: Final = (
 
 
 @dataclass(frozen=True)
-class Key:
+class AccessKey:
     """The keys of one identity, for one start."""
 
     access: str = field(default_factory=lambda: "TRACE" + secrets.token_hex(8).upper())
@@ -63,13 +63,13 @@ class Key:
 
 @dataclass(frozen=True)
 class StoreKeys:
-    steward: Key = field(default_factory=Key)
+    steward: AccessKey = field(default_factory=AccessKey)
     """Of `trace up`: creates the buckets."""
-    platform: Key = field(default_factory=Key)
+    platform: AccessKey = field(default_factory=AccessKey)
     """Of the Dispatcher, the workers and the sink: reads and writes both buckets."""
-    query: Key = field(default_factory=Key)
+    query: AccessKey = field(default_factory=AccessKey)
     """Of the query service: reads, and writes exports: users' into `exports`, tasks' into their scratch."""
-    minter: Key = field(default_factory=Key)
+    minter: AccessKey = field(default_factory=AccessKey)
     """Of the Dispatcher's minter: may assume the role of tasks, and nothing else."""
     signing: str = field(default_factory=lambda: base64.b64encode(secrets.token_bytes(32)).decode(), repr=False)
     """Signs sessions; a new start invalidates earlier ones."""
@@ -85,7 +85,7 @@ class SeaweedFS:
     keys: StoreKeys = field(default_factory=StoreKeys)
     exports: str = field(default_factory=lambda: QuerySettings().export_prefix)
     """The folder for users' exports."""
-    _handed: list[int] = field(default_factory=list)
+    _config_files: list[int] = field(default_factory=list)
     _made: bool = False
 
     @property
@@ -106,22 +106,22 @@ class SeaweedFS:
     def launch(self) -> Launch:
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._made = False
-        self.forget()
-        self._handed = [_in_memory(self._identities()), _in_memory(self._roles())]
-        identities, roles = (f"/dev/fd/{number}" for number in self._handed)
+        self.clear()
+        self._config_files = [_in_memory(self._identities()), _in_memory(self._roles())]
+        identities, roles = (f"/dev/fd/{number}" for number in self._config_files)
         configs = [f"-s3.config={identities}", f"-s3.iam.config={roles}"]
         return Launch(
             argv=[str(binary()), "-logtostderr=true", "server", *self._arguments(), *configs],
             env={"PATH": os.defpath, "HOME": str(self.folder)} | dict.fromkeys(INNER, self.keys.inner),
             cwd=self.folder,
-            keep_fds=self._handed,
+            keep_fds=self._config_files,
         )
 
-    def forget(self) -> None:
+    def clear(self) -> None:
         """Removes what a killed server leaves: in-memory files, and sockets at fixed places."""
-        for old in self._handed:
+        for old in self._config_files:
             os.close(old)
-        self._handed = []
+        self._config_files = []
         for port in astuple(self.ports):
             for left in SOCKETS.glob(f"seaweedfs-*-{port}.sock"):
                 left.unlink(missing_ok=True)
@@ -165,7 +165,7 @@ class SeaweedFS:
             }
         )
 
-    def _reached_by(self, key: Key | None) -> ObjectSettings:
+    def _reached_by(self, key: AccessKey | None) -> ObjectSettings:
         update: dict[str, object] = {"backend": "seaweedfs", "endpoint": self.endpoint}
         if key is not None:
             update |= {"access_key_id": key.access, "secret_access_key": SecretStr(key.secret)}
@@ -232,7 +232,7 @@ def binary() -> Path:
     return Path(found)
 
 
-def make_buckets(endpoint: str, key: Key, buckets: Sequence[str]) -> None:
+def make_buckets(endpoint: str, key: AccessKey, buckets: Sequence[str]) -> None:
     """Creates missing buckets. obstore cannot, so this uses boto3."""
     try:
         import boto3
@@ -267,7 +267,7 @@ def _in_memory(document: Mapping[str, Any]) -> int:
     return number
 
 
-def _identity(name: str, key: Key, actions: Sequence[str]) -> Mapping[str, Any]:
+def _identity(name: str, key: AccessKey, actions: Sequence[str]) -> Mapping[str, Any]:
     credentials = [{"accessKey": key.access, "secretKey": key.secret}]
     return {"name": name, "credentials": credentials, "actions": list(actions)}
 

@@ -110,7 +110,7 @@ class _Up:
             await self._drain_sources()
             await self._supervisor.stop()
             if self._s3 is not None:
-                self._s3.forget()
+                self._s3.clear()
             shutil.rmtree(self._sockets, ignore_errors=True)
             self._home.status.unlink(missing_ok=True)
 

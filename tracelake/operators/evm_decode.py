@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import Column, DataFrame
 
-    from tracelake.chain.abi.events import Event
+    from tracelake.chain.abi.events import AbiEvent
 
 BUILT_IN = ("erc20", "erc721")
 UNDECODED = "undecoded"
@@ -114,7 +114,7 @@ def run(ctx: TaskContext[Config]) -> Outcome:
     return Outcome(left_out=left_out)
 
 
-def _decode(logs: DataFrame, events: Sequence[tuple[Event, Output]], span: Range, files: int) -> Counter[str]:
+def _decode(logs: DataFrame, events: Sequence[tuple[AbiEvent, Output]], span: Range, files: int) -> Counter[str]:
     """Return how many logs have no row, by reason."""
     from pyspark.sql import Observation, functions
 
@@ -131,7 +131,7 @@ def _decode(logs: DataFrame, events: Sequence[tuple[Event, Output]], span: Range
     return Counter({UNDECODED: matching - sum(written), OF_NO_EVENT: found["all"] - matching})
 
 
-def _is_of(logs: DataFrame, event: Event) -> Column:
+def _is_of(logs: DataFrame, event: AbiEvent) -> Column:
     """By its first topic and the number of topics, as in `decode_logs`."""
     from pyspark.sql import functions
 
@@ -142,7 +142,7 @@ def _is_of(logs: DataFrame, event: Event) -> Column:
     return same
 
 
-def events_of(config: Config) -> list[Event]:
+def events_of(config: Config) -> list[AbiEvent]:
     from tracelake.chain.abi import events as abi
 
     found = abi.BUILT_IN.get(config.abi)
@@ -155,7 +155,7 @@ def events_of(config: Config) -> list[Event]:
     return [named[name] for name in config.events]
 
 
-def decoded(logs: DataFrame, event: Event) -> DataFrame:
+def decoded(logs: DataFrame, event: AbiEvent) -> DataFrame:
     """Decode inside Spark's Python workers, batch by batch."""
     from pyspark.sql.pandas.types import from_arrow_schema
 

@@ -243,7 +243,7 @@ def _finish(ctx: TaskContext[Config], commit_of: Callable[[str, Begun], int | No
                     )
                     crash_point("parquet_compact.marked")
                     compactions.end(connection, hot, begun)
-            compactions.forget_old(connection, hot)
+            compactions.delete_old(connection, hot)
             if ctx.config.delete_after_compact:
                 swept = sweep(connection, hot, timedelta(seconds=ctx.config.grace_seconds))
                 crash_point("parquet_compact.swept", when=swept)

@@ -13,7 +13,7 @@ from pydantic import Field
 
 from tracelake.domain.dag.catalog import ConfigProblem, OperatorSpec, Wired, checked_by, every_input
 from tracelake.domain.dag.model import Storage
-from tracelake.domain.filter.parse import Op
+from tracelake.domain.filter.tree import Op
 from tracelake.domain.ranges import Range, format_partition_key, intersect, subtract
 from tracelake.domain.suggest import closest
 from tracelake.errors import InvalidSql, WorkFailed
@@ -35,7 +35,7 @@ from tracelake.operators.helpers.quality_checks import (
     about,
     ends,
 )
-from tracelake.operators.helpers.quality_report import Verdict, report
+from tracelake.operators.helpers.quality_report import CheckResult, report
 from tracelake.wire.markers import NUMBER
 
 if TYPE_CHECKING:
@@ -144,7 +144,7 @@ class _Part:
         self._part = part
         self._frames: dict[str, DataFrame] = {}
 
-    def verdicts(self) -> list[Verdict]:
+    def verdicts(self) -> list[CheckResult]:
         """Run all checks together; if one of them cannot run at all, each alone: a warning stops nothing."""
         checks = dict(enumerate(self._ctx.config.checks))
         try:
@@ -154,20 +154,20 @@ class _Part:
                 raise
         return [self._alone(index, check) for index, check in checks.items()]
 
-    def _together(self, checks: Mapping[int, AnyCheck]) -> list[Verdict]:
+    def _together(self, checks: Mapping[int, AnyCheck]) -> list[CheckResult]:
         from tracelake.spark.failures import spark_failures
 
         with spark_failures("/config/checks"):
             totals = {name: self._totals(name, checks) for name in self._counted(checks)}
             return [self._verdict(index, check, totals) for index, check in checks.items()]
 
-    def _alone(self, index: int, check: AnyCheck) -> Verdict:
+    def _alone(self, index: int, check: AnyCheck) -> CheckResult:
         try:
             (verdict,) = self._together({index: check})
         except (WorkFailed, InvalidSql) as wrong:
             if wrong.retryable or check.level == "fail":
                 raise
-            return Verdict(
+            return CheckResult(
                 _called(check),
                 check.level,
                 passed=False,
@@ -217,7 +217,7 @@ class _Part:
     def _input(self, check: Check) -> str:
         return check.input or self._ctx.inputs[0].name
 
-    def _verdict(self, index: int, check: Any, totals: Mapping[str, Mapping[str, Any]]) -> Verdict:
+    def _verdict(self, index: int, check: Any, totals: Mapping[str, Mapping[str, Any]]) -> CheckResult:
         if isinstance(check, Sql):
             failing, explanation = self._sql(check)
         else:
@@ -229,7 +229,7 @@ class _Part:
                 failing, explanation = 0, ""  # NULL is one key, as in every grouping
             else:
                 failing, explanation = self._unique(check)
-        return Verdict(
+        return CheckResult(
             _called(check), check.level, failing == 0, min(failing, MOST_ROWS), explanation if failing else ""
         )
 
@@ -238,10 +238,10 @@ class _Part:
     ) -> tuple[int, str]:
         if isinstance(check, NotNull):
             failing = int(counts["bad"] or 0)
-            return failing, (failing and self._told(check, failing, "with NULL")) or ""
+            return failing, (failing and self._explained(check, failing, "with NULL")) or ""
         if isinstance(check, InRange):
             failing = int(counts["bad"] or 0)
-            return failing, (failing and self._told(check, failing, f"outside {ends(check)}")) or ""
+            return failing, (failing and self._explained(check, failing, f"outside {ends(check)}")) or ""
         if isinstance(check, Continuous):
             return self._gaps(check, rows, counts)
         if isinstance(check, RowCount):
@@ -255,7 +255,7 @@ class _Part:
             + (f" (at most {check.tolerance} apart)" if check.tolerance else "")
         )
 
-    def _told(self, check: Any, failing: int, what: str) -> str:
+    def _explained(self, check: Any, failing: int, what: str) -> str:
         """With some sample rows, read only when there are any."""
         frame = self._frame(self._input(check))
         bad = frame.where(_bad(frame, check))

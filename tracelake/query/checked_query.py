@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 from uuid import UUID
 
-from tracelake.domain.filter.parse import Filter
+from tracelake.domain.filter.tree import Filter
 from tracelake.domain.object_names import Folder, ObjectName
 from tracelake.domain.ranges import Range
 from tracelake.domain.sql.gate import CheckedSql

@@ -103,10 +103,10 @@ def _guarded(frame: DataFrame, max_bytes: int) -> DataFrame:
 
 def export(frame: DataFrame, objects: ObjectStore, folder: Folder, files: int) -> tuple[Exported, list[ResultColumn]]:
     """Write the rows as Parquet files. `_SUCCESS` is written last and lists them: without it they do not count."""
-    from tracelake.data.files.parquet_writer import Place, write_frame
+    from tracelake.data.files.parquet_writer import OutputFolder, write_frame
 
     columns = columns_of(frame)
-    written = write_frame(frame, Place(objects, folder), STEM, files=files)
+    written = write_frame(frame, OutputFolder(objects, folder), STEM, files=files)
     entries = [item.file for item in written]
     success = {"files": entries, "columns": columns}
     objects.put(marker_in(folder), msgspec.json.encode(success))

@@ -111,7 +111,7 @@ class Engine:
         self._threads = ThreadPoolExecutor(settings.concurrency, "query")
         self._ending: set[asyncio.Task[None]] = set()
         for state in ("running", "waiting"):
-            self._metrics.queries_in_hand.labels(state).set_function(partial(getattr, self._slots, state))
+            self._metrics.queries_in_progress.labels(state).set_function(partial(getattr, self._slots, state))
 
     async def run(self, query: CheckedQuery) -> QueryResult:
         try:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 from uuid import UUID, uuid4
 
 from tracelake.data.files.parquet_reader import read_files
-from tracelake.domain.filter.parse import AnyOf, Filter
+from tracelake.domain.filter.tree import AnyOf, Filter
 from tracelake.errors import Unavailable
 from tracelake.ports import ObjectStore
 from tracelake.query.checked_query import ColdFiles, Relation

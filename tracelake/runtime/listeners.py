@@ -347,7 +347,7 @@ class _Server(uvicorn.Server):
         while True:
             await asyncio.sleep(HANG_UP_SECONDS)
             for connection in list(self.server_state.connections):
-                if _is_between_questions(connection):
+                if _is_idle(connection):
                     connection.transport.abort()
 
 
@@ -370,7 +370,7 @@ def _server(app: ASGIApp, context: ssl.SSLContext, limits: HttpSettings) -> _Ser
     return _Server(config, limits)
 
 
-def _is_between_questions(connection: Any) -> bool:
+def _is_idle(connection: Any) -> bool:
     """All is answered, and the answer is on its way."""
     answered = connection.cycle is None or connection.cycle.response_complete
     return bool(answered and not connection.transport.get_write_buffer_size())

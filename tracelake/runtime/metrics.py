@@ -80,7 +80,7 @@ class Metrics:
             ("dag", "job", "reason"),
             registry=registry,
         )
-        self.in_hand = Gauge("trace_worker_tasks_in_hand", "Tasks this worker runs now.", registry=registry)
+        self.tasks_running = Gauge("trace_worker_tasks_running", "Tasks this worker runs now.", registry=registry)
         self.sink_batches = Counter(
             "trace_sink_batches", "Batches this sink has dealt with.", ("outcome",), registry=registry
         )
@@ -124,8 +124,8 @@ class Metrics:
             "Times that Spark was ended with a query that nothing else ended.",
             registry=registry,
         )
-        self.queries_in_hand = Gauge(
-            "trace_queries_in_hand", "Queries that run or wait now.", ("state",), registry=registry
+        self.queries_in_progress = Gauge(
+            "trace_queries_in_progress", "Queries that run or wait now.", ("state",), registry=registry
         )
         self.query_sessions = Gauge(
             "trace_query_sessions",

@@ -35,7 +35,7 @@ class BatchesInProgress:
 
     def left_over(self, connection: Connection, publishes: Sequence[UUID]) -> dict[UUID, int]:
         """Those of them over which sinks have died, and how many."""
-        self.put_down(connection, [])
+        self.release(connection, [])
         rows = connection.execute(statements("batches_in_progress")["left"], {"ids": list(publishes)}).fetchall()
         return dict(rows)
 
@@ -50,15 +50,15 @@ class BatchesInProgress:
             finally:
                 with self._lock:
                     self._outlived.update(publishes)
-            self.put_down(connection, publishes)
-            crash_point("sink.put_down")
+            self.release(connection, publishes)
+            crash_point("sink.released")
 
-    def put_down(self, connection: Connection, publishes: Sequence[UUID]) -> None:
+    def release(self, connection: Connection, publishes: Sequence[UUID]) -> None:
         """Their outcome is known; and this process did not die over those in `_outlived`."""
         with self._lock:
             ids = [*self._outlived, *publishes]
         if ids:
-            connection.execute(statements("batches_in_progress")["put_down"], {"ids": ids})
+            connection.execute(statements("batches_in_progress")["release"], {"ids": ids})
             with self._lock:
                 self._outlived.difference_update(ids)
 

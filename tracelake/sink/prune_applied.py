@@ -6,21 +6,18 @@ committed is never applied again; one that it has not keeps its record, however 
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Final, NoReturn
 from uuid import UUID
 
 import asyncpg
-import structlog
 
 from tracelake.errors import TraceError
+from tracelake.runtime.background import repeat
 from tracelake.store.db import OUTAGES
 from tracelake.store.queries import queries
 from tracelake.wire.client import DispatcherClient
-
-log = structlog.get_logger()
 
 BATCH: Final = 500
 BEAT_SECONDS: Final = 60.0
@@ -28,13 +25,9 @@ FRONT: Final = (datetime.fromtimestamp(0, UTC), UUID(int=0))
 
 
 async def keep_pruning(pool: asyncpg.Pool, dispatcher: DispatcherClient, keep: timedelta) -> NoReturn:
-    """Until canceled, over outages too."""
-    while True:
-        try:
-            await prune_applied(pool, dispatcher, keep)
-        except (*OUTAGES, asyncpg.PostgresError, TraceError) as away:
-            log.warning("records of applied batches are not deleted", because=str(away) or type(away).__name__)
-        await asyncio.sleep(BEAT_SECONDS)
+    outages = (*OUTAGES, asyncpg.PostgresError, TraceError)
+    not_done = "records of applied batches are not deleted"
+    await repeat(lambda: prune_applied(pool, dispatcher, keep), BEAT_SECONDS, outages, not_done)
 
 
 async def prune_applied(pool: asyncpg.Pool, dispatcher: DispatcherClient, keep: timedelta) -> int:

@@ -95,7 +95,7 @@ class Writer:
             left = [item for item in records if item.publish_id not in settled and item.status == "Accepted"]
             refused = {item.publish_id: dead for item in left if (dead := _refused(item, known.get(item.dataset_uuid)))}
             good = [item for item in left if item.publish_id not in refused]
-            self.in_progress.put_down(connection, [*settled])
+            self.in_progress.release(connection, [*settled])
             return [*done, *refused.values(), *(self._read(connection, good, known) if good else [])]
 
     def _read(
@@ -120,7 +120,7 @@ class Writer:
         crashes: int,
     ) -> list[Outcome]:
         if crashes >= self.max_crashes:
-            self.in_progress.put_down(connection, [record.publish_id])  # a replay begins to count anew
+            self.in_progress.release(connection, [record.publish_id])  # a replay begins to count anew
             return [Dead(record.publish_id, f"{crashes} sinks in turn died while they read this batch")]
         with self.in_progress.held(connection, [record.publish_id], alone=True):
             return list(self._groups(connection, [record], known))

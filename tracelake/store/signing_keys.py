@@ -17,7 +17,7 @@ from typing import Any, Final
 
 import asyncpg
 
-from tracelake.capability import LONGEST_LIFE_SECONDS
+from tracelake.capability.claims import LONGEST_LIFE_SECONDS
 from tracelake.errors import NotFound, SetupError
 from tracelake.ports import KeyPlan, PublicKey, Signer
 from tracelake.runtime.crash_points import crash_point

@@ -56,7 +56,7 @@ class Bundles:
         with suppress(ObjectExists):  # another runner unpacked the same bytes
             await asyncio.to_thread(_unpack, archive, place)
         crash_point("runner.bundle_unpacked")
-        await asyncio.to_thread(forget_old, self._folder, self._keep)
+        await asyncio.to_thread(delete_old_bundles, self._folder, self._keep)
 
     async def _fetch(self, udf: UdfRef) -> bytes:
         """Reads at most the announced size, and checks size and hash."""
@@ -78,7 +78,7 @@ class Bundles:
         return body
 
 
-def forget_old(folder: Path, keep: timedelta) -> None:
+def delete_old_bundles(folder: Path, keep: timedelta) -> None:
     """Removes bundles that no task has used for so long, far longer than a sandbox lives, and what a kill left."""
     for place in folder.iterdir():
         with suppress(OSError):  # another runner does the same

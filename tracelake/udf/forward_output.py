@@ -49,9 +49,9 @@ class Lines:
         self._lines_left = settings.log_lines
         self._bytes_left = settings.log_bytes
         self._waiting: list[LogLine] = []
-        self._told = 0
+        self._sent = 0
         self._dropped = 0
-        self._deaf = False
+        self._refused = False
         self._turn = asyncio.Lock()
         self._soon: asyncio.Task[None] | None = None
 
@@ -60,7 +60,7 @@ class Lines:
         return self._lines_left <= 0 or self._bytes_left <= 0
 
     def add(self, line: bytes) -> None:
-        if self.full or self._deaf:
+        if self.full or self._refused:
             self._dropped += 1
             return
         self._lines_left -= 1
@@ -69,7 +69,7 @@ class Lines:
         level, text = _level(text)
         self._waiting.append(LogLine(at=datetime.now(UTC), text=text, level=level))
         if self._soon is None or self._soon.done():
-            self._soon = asyncio.create_task(self._tell_soon())
+            self._soon = asyncio.create_task(self._send_soon())
 
     async def send(self) -> None:
         """Sends all waiting lines."""
@@ -88,12 +88,12 @@ class Lines:
             self._waiting.append(LogLine(at=datetime.now(UTC), text=text, level="warning"))
         await self.send()
 
-    async def _tell_soon(self) -> None:
+    async def _send_soon(self) -> None:
         await asyncio.sleep(SOON_SECONDS)
         await self.send()
 
     async def _post(self, batch: list[LogLine]) -> None:
-        if self._deaf:
+        if self._refused:
             return
         fence: dict[str, Any] = {
             "task_id": self._invocation.task_id,
@@ -102,14 +102,14 @@ class Lines:
         }
         try:
             answer = await self._tasks.logs(
-                self._invocation.capability_token, LogsRequest(**fence, lines=batch, first=self._told)
+                self._invocation.capability_token, LogsRequest(**fence, lines=batch, first=self._sent)
             )
         except TraceError as refusal:
             log.debug("lines dropped", **refusal.as_dict())
-            self._deaf = True
+            self._refused = True
         else:
-            self._deaf = answer.full
-            self._told += len(batch)
+            self._refused = answer.full
+            self._sent += len(batch)
 
 
 def _level(text: str) -> tuple[Level, str]:
@@ -119,7 +119,7 @@ def _level(text: str) -> tuple[Level, str]:
     return ("info", text) if found is None else (found, rest)
 
 
-class Output:
+class SandboxOutput:
     """Reads the pipe of one sandbox. Lines belong to the current invocation; earlier ones are kept for an error."""
 
     def __init__(self, file: int) -> None:

@@ -19,7 +19,7 @@ from tracelake.settings import UdfSettings
 from tracelake.udf.fetch_bundle import Bundles
 from tracelake.udf.pool import Pool
 from tracelake.udf.runtime_api import FunctionError, Result
-from tracelake.udf.sandbox_host import Key, SandboxHost
+from tracelake.udf.sandbox_host import SandboxHost, SandboxKey
 from tracelake.wire.task_messages import Invocation, UdfRef
 
 log = structlog.get_logger()
@@ -47,7 +47,7 @@ class Functions:
         udf = _checked(invocation, claims)
         crash_point("runner.asked")
         code = await self.bundles.get(udf)
-        key = Key(claims.org_id, udf.sha256, udf.kind, udf.handler)
+        key = SandboxKey(claims.org_id, udf.sha256, udf.kind, udf.handler)
         host = await self.pool.take(key, code, alone=alone)
         if isinstance(host, FunctionError):
             return host

@@ -15,7 +15,7 @@ from urllib.parse import unquote
 
 from aiohttp import web
 
-from tracelake.capability import CAPABILITY_HEADER, Claims
+from tracelake.capability.claims import Claims
 from tracelake.capability.verifier import Verifier
 from tracelake.domain.ids import Attempt, TaskId
 from tracelake.domain.object_names import Folder, ObjectName
@@ -24,6 +24,7 @@ from tracelake.ports import ObjectStore
 from tracelake.runtime.crash_points import crash_point
 from tracelake.runtime.read_body import read_bounded
 from tracelake.udf.sandbox_listener import json_response, not_found
+from tracelake.wire.message import CAPABILITY_HEADER
 from tracelake.wire.task_messages import Invocation
 
 MOST_LISTED: Final = 10_000

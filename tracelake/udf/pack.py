@@ -17,8 +17,8 @@ from tracelake.domain.bundle.rules import (
     LIMITS,
     NODE_ENDINGS,
     Bundle,
+    BundleLimits,
     Kind,
-    Limits,
     check,
     entry_points,
 )
@@ -44,7 +44,9 @@ class Packed:
     bundle: Bundle
 
 
-def pack(folder: Path, kind: Kind | None = None, handler: str | None = None, *, limits: Limits = LIMITS) -> Packed:
+def pack(
+    folder: Path, kind: Kind | None = None, handler: str | None = None, *, limits: BundleLimits = LIMITS
+) -> Packed:
     """Packs the folder; InvalidBundle if it breaks a rule."""
     if not folder.is_dir():
         raise InvalidBundle("there is no such folder", reason="empty", where=str(folder))
@@ -55,7 +57,9 @@ def pack(folder: Path, kind: Kind | None = None, handler: str | None = None, *, 
     return judged(_zipped(files), kind, handler, limits=limits)
 
 
-def judged(archive: bytes, kind: Kind | None = None, handler: str | None = None, *, limits: Limits = LIMITS) -> Packed:
+def judged(
+    archive: bytes, kind: Kind | None = None, handler: str | None = None, *, limits: BundleLimits = LIMITS
+) -> Packed:
     """Checks an existing zip; kind and handler are detected if not given."""
     bundle = check(archive, limits=limits)
     kind = kind or kind_of({entry.path: None for entry in bundle.files})

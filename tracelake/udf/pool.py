@@ -21,7 +21,7 @@ from tracelake.runtime.crash_points import crash_point
 from tracelake.settings import UdfSettings
 from tracelake.udf.runtime_api import FunctionError
 from tracelake.udf.sandbox_contents import Code
-from tracelake.udf.sandbox_host import Key, Open, SandboxHost
+from tracelake.udf.sandbox_host import Open, SandboxHost, SandboxKey
 
 log = structlog.get_logger()
 
@@ -46,7 +46,7 @@ class Pool:
         self._leaving = 0
         self._closed = False
 
-    async def take(self, key: Key, code: Code, *, alone: bool = False) -> SandboxHost | FunctionError:
+    async def take(self, key: SandboxKey, code: Code, *, alone: bool = False) -> SandboxHost | FunctionError:
         """Takes a sandbox for the key; `alone`: an unused one. Returns an error of the function; raises Busy."""
         try:
             async with asyncio.timeout(self._settings.wait_seconds), self._changed:
@@ -105,10 +105,10 @@ class Pool:
         await asyncio.gather(*(host.close() for host in hosts))
         await asyncio.gather(*self._background, return_exceptions=True)
 
-    def _warm_host(self, key: Key) -> SandboxHost | None:
+    def _warm_host(self, key: SandboxKey) -> SandboxHost | None:
         return next((host for host in reversed(self._idle) if host.key == key and host.good), None)
 
-    async def _wait_for_settling(self, key: Key) -> None:
+    async def _wait_for_settling(self, key: SandboxKey) -> None:
         """Waits briefly for a sandbox of this key that has just answered: faster than starting a new one."""
         if self._warm_host(key) is None and any(host.key == key for host in self._settling):
             with suppress(TimeoutError):
@@ -120,7 +120,7 @@ class Pool:
         self._busy.add(host)
         return host
 
-    async def _made(self, key: Key, code: Code) -> SandboxHost | FunctionError:
+    async def _made(self, key: SandboxKey, code: Code) -> SandboxHost | FunctionError:
         try:
             host = await self._open(key, code)
         except BaseException:

@@ -99,7 +99,7 @@ class RuntimeApi:
         if current is None:
             raise self._wrong("it requested a task that was withdrawn")
         current.taken = True
-        crash_point("runner.handed_out")
+        crash_point("runner.invocation_sent")
         return web.Response(body=current.payload, content_type="application/json", headers=_headers(current))
 
     async def _end(self, request: web.BaseRequest, request_id: str, how: str) -> web.Response:

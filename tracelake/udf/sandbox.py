@@ -21,7 +21,15 @@ from typing import Any, Final
 from tracelake.errors import SetupError
 from tracelake.settings import UdfSettings
 from tracelake.udf.bubblewrap import Isolation, options_pipe, pipe_with
-from tracelake.udf.sandbox_contents import WITHIN, Code, Place, init_arguments, interpreter, mounts, without_isolation
+from tracelake.udf.sandbox_contents import (
+    WITHIN,
+    Code,
+    SandboxPaths,
+    init_arguments,
+    interpreter,
+    mounts,
+    without_isolation,
+)
 from tracelake.udf.seccomp import program
 
 PAGE: Final = os.sysconf("SC_PAGE_SIZE")
@@ -189,7 +197,9 @@ async def _start_isolated(
         return process, json.loads(answer)["child-pid"]
 
 
-async def _start_without_isolation(place: Place, document: str, out: int) -> tuple[asyncio.subprocess.Process, int]:
+async def _start_without_isolation(
+    place: SandboxPaths, document: str, out: int
+) -> tuple[asyncio.subprocess.Process, int]:
     argv = [interpreter(), "-I", "-S", f"{place.ours}/sandbox_init.py", document]
     process = await _spawn(argv, out, place.task_root, start_new_session=True)
     return process, process.pid

@@ -47,7 +47,7 @@ class Code:
 
 
 @dataclass(frozen=True)
-class Place:
+class SandboxPaths:
     """Paths and ports, as the function sees them."""
 
     task_root: str
@@ -60,7 +60,7 @@ class Place:
         return f"127.0.0.1:{self.ports[listener]}"
 
 
-WITHIN: Final = Place(
+WITHIN: Final = SandboxPaths(
     "/var/task",
     "/opt/trace/lib",
     "/opt/trace",
@@ -69,21 +69,21 @@ WITHIN: Final = Place(
 )
 
 
-def without_isolation(code: Code, sockets: Path) -> Place:
+def without_isolation(code: Code, sockets: Path) -> SandboxPaths:
     """The folders of this machine, and free ports."""
     with ExitStack() as stack:
         servers = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in SOCKETS]
         ports = {name: server.getsockname()[1] for name, server in zip(SOCKETS, servers, strict=True)}
-    return Place(str(code.folder), str(library()["awslambdaric"].parent), str(HERE), str(sockets), ports)
+    return SandboxPaths(str(code.folder), str(library()["awslambdaric"].parent), str(HERE), str(sockets), ports)
 
 
-def local_run(code: Code, folder: Path, port: int) -> Place:
+def local_run(code: Code, folder: Path, port: int) -> SandboxPaths:
     """For `trace udf test`: one listener serves every port; `folder` gets a library of the runtime client alone."""
     lib = folder / "lib"
     lib.mkdir()
     for path in library().values():
         (lib / path.name).symlink_to(path)
-    return Place(str(code.folder), str(lib), str(HERE), "", dict.fromkeys(SOCKETS, port))
+    return SandboxPaths(str(code.folder), str(lib), str(HERE), "", dict.fromkeys(SOCKETS, port))
 
 
 def mounts(code: Code, sockets: Path, etc: Path, settings: UdfSettings) -> list[str]:
@@ -114,7 +114,7 @@ def mounts(code: Code, sockets: Path, etc: Path, settings: UdfSettings) -> list[
     return [*found, "--remount-ro", "/proc", "--remount-ro", "/dev", "--remount-ro", "/", "--chdir", WITHIN.task_root]
 
 
-def init_arguments(code: Code, place: Place, uid: int, settings: UdfSettings) -> dict[str, Any]:
+def init_arguments(code: Code, place: SandboxPaths, uid: int, settings: UdfSettings) -> dict[str, Any]:
     """The arguments of `udf/sandbox_init.py`."""
     return {
         "uid": uid,
@@ -125,7 +125,7 @@ def init_arguments(code: Code, place: Place, uid: int, settings: UdfSettings) ->
     }
 
 
-def environment(code: Code, place: Place, settings: UdfSettings) -> dict[str, str]:
+def environment(code: Code, place: SandboxPaths, settings: UdfSettings) -> dict[str, str]:
     """Lambda's variables, and the URLs of our listeners."""
     tmp = "/tmp"  # noqa: S108 - its own
     return {
@@ -197,7 +197,7 @@ def _limits(settings: UdfSettings) -> dict[str, int]:
     }
 
 
-def command(code: Code, place: Place, settings: UdfSettings) -> list[str]:
+def command(code: Code, place: SandboxPaths, settings: UdfSettings) -> list[str]:
     if code.kind == "python":
         return [interpreter(), "-m", "awslambdaric", code.handler]
     if code.kind == "node":

@@ -13,23 +13,20 @@ from typing import Final
 from uuid import UUID, uuid4
 
 import aiohttp
-import structlog
 
 from tracelake.capability.verifier import Verifier
 from tracelake.runtime.crash_points import crash_point
 from tracelake.settings import UdfSettings
 from tracelake.udf.bubblewrap import Isolation
-from tracelake.udf.forward_output import Lines, Output
+from tracelake.udf.forward_output import Lines, SandboxOutput
 from tracelake.udf.object_proxy import ObjectProxy, Quota, StoreFor
 from tracelake.udf.runtime_api import FunctionError, Result, RuntimeApi
 from tracelake.udf.sandbox import Sandbox, Usage, start
 from tracelake.udf.sandbox_contents import Code
-from tracelake.udf.sandbox_listener import Handle, Listener, RateLimit
+from tracelake.udf.sandbox_listener import Handle, RateLimit, SandboxListener
 from tracelake.udf.task_api_proxy import TaskApiProxy
 from tracelake.wire.client import TaskClient
 from tracelake.wire.task_messages import Invocation
-
-log = structlog.get_logger()
 
 MIB: Final = 1024 * 1024
 SETTLE_SECONDS: Final = 1.0
@@ -55,7 +52,7 @@ class SandboxContext:
 
 
 @dataclass(frozen=True)
-class Key:
+class SandboxKey:
     """Identifies code and its owner. A sandbox never serves two keys."""
 
     org_id: UUID
@@ -67,16 +64,16 @@ class Key:
 class SandboxHost:
     """Made by `open_sandbox_host`."""
 
-    def __init__(self, key: Key, context: SandboxContext) -> None:
+    def __init__(self, key: SandboxKey, context: SandboxContext) -> None:
         self.key = key
         self.served = 0
         self.idle_since = time.monotonic()
         self._context = context
         self._api = RuntimeApi(context.settings.result_bytes)
         self._folder = context.folder / uuid4().hex[:12]
-        self._listeners: list[Listener] = []
+        self._listeners: list[SandboxListener] = []
         self._sandbox: Sandbox | None = None
-        self._output: Output | None = None
+        self._output: SandboxOutput | None = None
         self._current: Invocation | None = None
         self._lines: Lines | None = None
         self._at_rest: Usage | None = None
@@ -97,7 +94,7 @@ class SandboxHost:
         context = self._context
         self._sandbox = await start(code, self._folder, context.etc, context.isolation, context.settings)
         crash_point("runner.sandbox_started")
-        self._output = Output(self._sandbox.output)
+        self._output = SandboxOutput(self._sandbox.output)
         fault = await self._until_waits(context.settings.start_seconds)
         if fault is None:
             self._at_rest = self._sandbox.usage()
@@ -194,11 +191,11 @@ class SandboxHost:
     def _task_api(self, url: str) -> TaskApiProxy:
         return TaskApiProxy(self._context.http, url, lambda: self._current is not None)
 
-    async def _listen(self, name: str, handle: Handle) -> Listener:
+    async def _listen(self, name: str, handle: Handle) -> SandboxListener:
         most = self._context.settings
         # No limit for the Runtime API: a request out of turn ends the sandbox anyway.
         rate_limit = None if name == "runtime" else RateLimit(most.requests_per_second)
-        listener = Listener(handle, most.connections, rate_limit)
+        listener = SandboxListener(handle, most.connections, rate_limit)
         await listener.open_unix(self._folder / name)
         return listener
 
@@ -242,7 +239,7 @@ class SandboxHost:
                 await lines.close()
 
 
-async def open_sandbox_host(key: Key, code: Code, context: SandboxContext) -> SandboxHost | FunctionError:
+async def open_sandbox_host(key: SandboxKey, code: Code, context: SandboxContext) -> SandboxHost | FunctionError:
     """Starts a sandbox that waits for an invocation, or returns the error."""
     host = SandboxHost(key, context)
     try:
@@ -266,4 +263,4 @@ def _slow_start(seconds: float) -> FunctionError:
     )
 
 
-Open = Callable[[Key, Code], Awaitable[SandboxHost | FunctionError]]
+Open = Callable[[SandboxKey, Code], Awaitable[SandboxHost | FunctionError]]

@@ -15,9 +15,9 @@ import msgspec
 import structlog
 from aiohttp import web
 
-from tracelake.capability import CAPABILITY_HEADER
 from tracelake.errors import InvalidRequest, NotFound, TraceError
 from tracelake.runtime.listeners import STATUS_OF
+from tracelake.wire.message import CAPABILITY_HEADER
 
 log = structlog.get_logger()
 
@@ -27,7 +27,7 @@ SOCKET_MODE: Final = 0o666
 """The sandbox's user must reach the socket; the folder around it is closed to everybody else."""
 
 
-class Listener:
+class SandboxListener:
     def __init__(self, handle: Handle, connections: int, rate_limit: RateLimit | None) -> None:
         self._handle = handle
         self._connections = connections

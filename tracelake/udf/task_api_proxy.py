@@ -14,12 +14,11 @@ import aiohttp
 from aiohttp import web
 from yarl import URL
 
-from tracelake.capability import CAPABILITY_HEADER
 from tracelake.errors import Forbidden, ServiceUnavailable
 from tracelake.runtime.crash_points import crash_point
 from tracelake.runtime.read_body import read_bounded
 from tracelake.udf.sandbox_listener import not_found
-from tracelake.wire.message import MAX_BODY_BYTES
+from tracelake.wire.message import CAPABILITY_HEADER, MAX_BODY_BYTES
 
 PATH: Final = re.compile(r"/v1/task/[a-z][a-z-]*")
 """The paths of the task API; not `/internal/*`, health and metrics."""

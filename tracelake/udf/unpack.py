@@ -7,14 +7,14 @@ import shutil
 from pathlib import Path
 from uuid import uuid4
 
-from tracelake.domain.bundle.rules import LIMITS, Bundle, Entry, Limits, contents, listing
+from tracelake.domain.bundle.rules import LIMITS, Bundle, BundleLimits, Entry, contents, listing
 from tracelake.errors import ObjectExists
 
 FILE, PROGRAM, FOLDER = 0o444, 0o555, 0o555
 WHILE_WRITING = 0o700
 
 
-def unpack(archive: bytes, folder: Path, *, limits: Limits = LIMITS) -> Bundle:
+def unpack(archive: bytes, folder: Path, *, limits: BundleLimits = LIMITS) -> Bundle:
     """Creates `folder`, whose parent exists, from the bundle, atomically.
 
     InvalidBundle if the zip breaks a rule (`domain/bundle/rules.py`), ObjectExists if the folder exists: a concurrent

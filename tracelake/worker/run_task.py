@@ -186,5 +186,5 @@ def _completed(fence: dict[str, Any], outcome: Outcome, **more: Any) -> Complete
 
 def _final_progress(outcome: Outcome) -> Progress | None:
     left_out = ", ".join(f"{count} {reason}" for reason, count in outcome.left_out.items() if count)
-    said = "; ".join(filter(None, (outcome.message, f"left out: {left_out}" if left_out else "")))
-    return Progress(message=said) if said else None
+    message = "; ".join(filter(None, (outcome.message, f"left out: {left_out}" if left_out else "")))
+    return Progress(message=message) if message else None

@@ -102,7 +102,7 @@ class Wrapper:
             if isinstance(answer, Claimed):
                 crash_point("wrapper.claimed")
                 subject = task_fields(answer)
-                with log_fields(**subject), span("run", **subject), self.metrics.in_hand.track_inprogress():
+                with log_fields(**subject), span("run", **subject), self.metrics.tasks_running.track_inprogress():
                     await self._run_claimed(answer, delivery)
             else:
                 log.info("not claimed", because=answer.reason, body=delivery.body[:200].decode(errors="replace"))

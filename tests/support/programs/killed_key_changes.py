@@ -22,7 +22,8 @@ import asyncpg
 
 from tests.support.tokens import CLAIMS, Clock
 from tracelake.adapters.signer_pem import LOCK, PemSigner
-from tracelake.capability import Verifier, encode
+from tracelake.capability.claims import encode
+from tracelake.capability.verifier import Verifier
 from tracelake.settings import TokenSettings
 from tracelake.store.db import open_pool
 from tracelake.store.signing_keys import maintain_keys, published

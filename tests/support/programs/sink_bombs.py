@@ -9,8 +9,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tracelake.data.buffered.batch_fault import Fault
-from tracelake.data.buffered.check_batch import Limits, check_batch
+from tracelake.data.buffered.batch_fault import BatchFault
+from tracelake.data.buffered.check_batch import CheckLimits, check_batch
 from tracelake.domain.buffered import Column, Declaration
 from tracelake.settings import SinkSettings
 
@@ -64,8 +64,8 @@ def main() -> None:
     resource.setrlimit(resource.RLIMIT_AS, (have + MORE, have + MORE))
     for name, body, kind in made:
         try:
-            check_batch(body, kind, DECLARED, Limits(told.line_bytes, told.unpacked_bytes))
-        except Fault as fault:
+            check_batch(body, kind, DECLARED, CheckLimits(told.line_bytes, told.unpacked_bytes))
+        except BatchFault as fault:
             print(f"{name}: {fault.reason.partition(';')[0]}")  # noqa: T201 - to the test
 
 

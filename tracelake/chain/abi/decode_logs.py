@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tracelake.chain.abi.events import BASE_COLUMNS, Argument, Event
+from tracelake.chain.abi.events import BASE_COLUMNS, AbiEvent, Argument
 from tracelake.chain.abi.types import AbiType
 from tracelake.chain.abi.values import WORD, LogData, Undecodable, plain
 from tracelake.chain.abi.words import Mask, Words, columns_of, fields_of, well_formed
@@ -34,7 +34,7 @@ class Decoded:
     """Logs of this event whose data does not match it."""
 
 
-def decode_logs(logs: pa.Table, event: Event) -> Decoded:
+def decode_logs(logs: pa.Table, event: AbiEvent) -> Decoded:
     """Columns: `BASE_COLUMNS`, then the event's. Rows in the order of the logs."""
     mine = _of_event(logs, event)
     good = _good_rows(mine, event)
@@ -46,7 +46,7 @@ def decode_logs(logs: pa.Table, event: Event) -> Decoded:
     return Decoded(table, mine.num_rows - table.num_rows)
 
 
-def schema_of(event: Event) -> pa.Schema:
+def schema_of(event: AbiEvent) -> pa.Schema:
     """Of the decoded table."""
     fields = [LOGS.field(name) for name in BASE_COLUMNS]
     for argument in event.arguments:
@@ -62,7 +62,7 @@ def _fields(argument: Argument) -> list[pa.Field]:
     return [pa.field(argument.column, pa.binary() if argument.type.kind == "bytes" else pa.string())]
 
 
-def _of_event(logs: pa.Table, event: Event) -> pa.Table:
+def _of_event(logs: pa.Table, event: AbiEvent) -> pa.Table:
     chosen = pc.equal(logs["topic0"], pa.scalar(event.topic0, logs.schema.field("topic0").type))
     for place in range(1, 4):
         there = pc.is_valid(logs[f"topic{place}"])
@@ -70,7 +70,7 @@ def _of_event(logs: pa.Table, event: Event) -> pa.Table:
     return logs.filter(chosen).combine_chunks()
 
 
-def _placed(event: Event) -> Iterator[tuple[Argument, str, int]]:
+def _placed(event: AbiEvent) -> Iterator[tuple[Argument, str, int]]:
     """Each argument with its position: a topic's column, or `data` and the word of its head."""
     topic, word = 1, 0
     for argument in event.arguments:
@@ -82,7 +82,7 @@ def _placed(event: Event) -> Iterator[tuple[Argument, str, int]]:
             word += argument.type.words
 
 
-def _good_rows(logs: pa.Table, event: Event) -> Mask:
+def _good_rows(logs: pa.Table, event: AbiEvent) -> Mask:
     """Rows whose head is long enough, and whose words are well formed."""
     head = WORD * sum(argument.type.words for argument in event.arguments if not argument.indexed)
     good: Mask = np.asarray(_sizes(logs["data"]) >= head)
@@ -95,7 +95,7 @@ def _good_rows(logs: pa.Table, event: Event) -> Mask:
     return good
 
 
-def _columns(logs: pa.Table, event: Event) -> tuple[dict[str, pa.Array], Mask]:
+def _columns(logs: pa.Table, event: AbiEvent) -> tuple[dict[str, pa.Array], Mask]:
     """The event's columns, and which rows could be read; the others hold nulls."""
     columns: dict[str, pa.Array] = {}
     fine: Mask = np.ones(logs.num_rows, dtype=bool)

@@ -58,7 +58,7 @@ class Argument:
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
+class AbiEvent:
     name: str
     arguments: tuple[Argument, ...]
 
@@ -105,7 +105,7 @@ def _no_json(where: str) -> InvalidAbi:
     return InvalidAbi("this is not JSON, or nested without end", where=where, hint="give the contract's ABI as JSON")
 
 
-def read_abi(document: Any) -> tuple[Event, ...]:
+def read_abi(document: Any) -> tuple[AbiEvent, ...]:
     """Its events without anonymous ones, whose logs cannot be found by name."""
     entries = document.get("abi") if isinstance(document, dict) else document
     if not isinstance(entries, list):
@@ -117,7 +117,7 @@ def read_abi(document: Any) -> tuple[Event, ...]:
     )
 
 
-def _event(entry: dict[str, Any], where: str) -> Event:
+def _event(entry: dict[str, Any], where: str) -> AbiEvent:
     name, inputs = entry.get("name"), entry.get("inputs", [])
     if not isinstance(name, str) or not name.isidentifier():
         raise InvalidAbi("an event has a name", where=f"{where}/name")
@@ -130,7 +130,7 @@ def _event(entry: dict[str, Any], where: str) -> Event:
         for place, item in enumerate(inputs)
     ]
     columns = _columns([_wanted(item.get("name"), place) for place, item in enumerate(inputs)])
-    return Event(
+    return AbiEvent(
         name,
         tuple(
             Argument(str(item.get("name") or ""), column, kind, bool(item.get("indexed")))
@@ -163,7 +163,7 @@ def _spellings(column: str) -> set[str]:
     return {column, f"{column}_decimal", f"{column}_hash"}
 
 
-def event_of(name: str, *arguments: tuple[str, str, bool]) -> Event:
+def event_of(name: str, *arguments: tuple[str, str, bool]) -> AbiEvent:
     """From (type, name, indexed) of each argument."""
     inputs = [{"type": kind, "name": called, "indexed": indexed} for kind, called, indexed in arguments]
     return _event({"name": name, "inputs": inputs}, "")
@@ -184,9 +184,9 @@ BUILT_IN = {
 """Built-in events."""
 
 
-def table_names(events: Iterable[Event]) -> dict[str, Event]:
+def table_names(events: Iterable[AbiEvent]) -> dict[str, AbiEvent]:
     """A name for each: the event's, in snake case; overloads get `_2`, `_3`, ..."""
-    named: dict[str, Event] = {}
+    named: dict[str, AbiEvent] = {}
     for event in events:
         base = _wanted(event.name, 0)
         count, name = 1, base

@@ -13,7 +13,7 @@ import time
 from dataclasses import dataclass
 
 from tracelake.chain.nodes.rpc_pool import Endpoint, RpcPool
-from tracelake.chain.nodes.shared_semaphore import Slots
+from tracelake.chain.nodes.shared_semaphore import SharedSemaphore
 from tracelake.errors import ProviderError, ProviderThrottled
 
 _DOUBLINGS = 60
@@ -52,7 +52,7 @@ class Health:
         self._pool = pool
         batch = min(pool.batch_size, max(1, int(pool.requests_per_second or pool.batch_size)))
         self.standings = [Standing(place, endpoint, batch) for place, endpoint in enumerate(pool.endpoints)]
-        self.slots = Slots(pool.max_concurrency)
+        self.slots = SharedSemaphore(pool.max_concurrency)
         self._next = 0
         self._lock = threading.Lock()
         self._jitter = random.Random()  # noqa: S311 - spreads retries, guards nothing

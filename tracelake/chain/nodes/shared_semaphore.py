@@ -10,7 +10,7 @@ import threading
 from collections import deque
 
 
-class Slots:
+class SharedSemaphore:
     """Use as an async context manager: one place, until it is left."""
 
     def __init__(self, count: int) -> None:

@@ -11,7 +11,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from tracelake.data.buffered.batch_fault import Fault
+from tracelake.data.buffered.batch_fault import BatchFault
 
 MAGIC: Final = b"ARROW1"
 STORED: Final = -1
@@ -26,7 +26,7 @@ def stream_of(body: bytes) -> bytes:
     footer = int.from_bytes(body[-10:-6], "little")
     end = len(body) - 10 - footer
     if not (body.startswith(MAGIC) and body.endswith(MAGIC) and end >= 8):  # noqa: PLR2004 - magic, padded
-        raise Fault("the batch cannot be read as an Arrow file: it does not begin and end as one")
+        raise BatchFault("the batch cannot be read as an Arrow file: it does not begin and end as one")
     return body[8:end]
 
 
@@ -35,7 +35,7 @@ def unpacked_bytes(message: pa.ipc.Message) -> int:
     try:
         return _unpacked(message.metadata.to_pybytes(), message.body)
     except (struct.error, IndexError):
-        raise Fault(MALFORMED) from None
+        raise BatchFault(MALFORMED) from None
 
 
 def _unpacked(metadata: bytes, body: pa.Buffer | None) -> int:
@@ -55,16 +55,16 @@ def _unpacked(metadata: bytes, body: pa.Buffer | None) -> int:
 
 def _size(content: memoryview, offset: int, length: int) -> int:
     if offset < 0:
-        raise Fault(MALFORMED)
+        raise BatchFault(MALFORMED)
     (size,) = struct.unpack_from("<q", content, offset)
     if size < STORED:
-        raise Fault(MALFORMED)
+        raise BatchFault(MALFORMED)
     return length if size == STORED else int(size)
 
 
 def _offset(data: bytes, place: int) -> int:
     if place < 0:
-        raise Fault(MALFORMED)
+        raise BatchFault(MALFORMED)
     (relative,) = struct.unpack_from("<I", data, place)
     return place + int(relative)
 
@@ -78,7 +78,7 @@ class _Table:
         (back,) = struct.unpack_from("<i", data, place)
         self._fields = place - back
         if self._fields < 0:
-            raise Fault(MALFORMED)
+            raise BatchFault(MALFORMED)
         (self._size,) = struct.unpack_from("<H", data, self._fields)
 
     def number(self, field: int, form: str) -> int:
@@ -97,7 +97,7 @@ class _Table:
         begin = _offset(self._data, place)
         (count,) = struct.unpack_from("<I", self._data, begin)
         if count * 16 > len(self._data):
-            raise Fault(MALFORMED)
+            raise BatchFault(MALFORMED)
         return list(struct.iter_unpack("<qq", self._data[begin + 4 : begin + 4 + count * 16]))
 
     def _field(self, field: int) -> int | None:

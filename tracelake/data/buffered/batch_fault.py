@@ -7,7 +7,7 @@ from typing import Final
 MAX_REASON_CHARS: Final = 500
 
 
-class Fault(Exception):
+class BatchFault(Exception):
     """Why a batch is refused; `line` counts from 1: lines of JSON, rows of anything else."""
 
     def __init__(self, reason: str, line: int | None = None) -> None:

@@ -16,7 +16,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tracelake.data.buffered.batch_fault import Fault
+from tracelake.data.buffered.batch_fault import BatchFault
 from tracelake.data.buffered.types import decimal_text, digits, form_of, to_arrow
 from tracelake.data.buffered.unpack_batch import unpack_arrow, unpack_parquet
 from tracelake.domain.buffered import Column, Declaration
@@ -56,18 +56,18 @@ FITTING: Final = {
 
 
 @dataclass(frozen=True)
-class Limits:
+class CheckLimits:
     line_bytes: int
     unpacked_bytes: int
     """The limit of unpacked Parquet and Arrow, whatever their packed size."""
 
 
-def check_batch(body: bytes, content_type: str, declaration: Declaration, limits: Limits) -> pa.Table:
+def check_batch(body: bytes, content_type: str, declaration: Declaration, limits: CheckLimits) -> pa.Table:
     """Return the rows in transfer types (`buffered/types.py`), with every declared column in order, each key once."""
     kind = content_type.partition(";")[0].strip().lower()
     if kind not in CONTENT_TYPES:
         near = closest(kind, sorted(CONTENT_TYPES)) or f"one of {', '.join(sorted(CONTENT_TYPES))}"
-        raise Fault(f"content type {kind[:80]!r} is not taken; {near}")
+        raise BatchFault(f"content type {kind[:80]!r} is not taken; {near}")
     if kind in JSON_LINES:
         table, lines = _from_lines(body, declaration, limits)
     else:
@@ -76,7 +76,7 @@ def check_batch(body: bytes, content_type: str, declaration: Declaration, limits
     return _each_key_once(table, declaration, lines)
 
 
-def _from_lines(body: bytes, declaration: Declaration, limits: Limits) -> tuple[pa.Table, Sequence[int]]:
+def _from_lines(body: bytes, declaration: Declaration, limits: CheckLimits) -> tuple[pa.Table, Sequence[int]]:
     """Return the table, and the line number of each row: empty lines are counted and skipped."""
     decoder = msgspec.json.Decoder(row_type(declaration))
     lines = body.split(b"\n")
@@ -130,13 +130,13 @@ def _columns(rows: Sequence[Any], declaration: Declaration, lines: Sequence[int]
     return pa.table(arrays, names=list(declaration.names))
 
 
-def _first_misfit(column: Column, values: Sequence[Any], lines: Sequence[int]) -> Fault:
+def _first_misfit(column: Column, values: Sequence[Any], lines: Sequence[int]) -> BatchFault:
     for line, value in zip(lines, values, strict=True):
         try:
             to_arrow(column.type, [value])
         except (ValueError, OverflowError, pa.ArrowInvalid, UnicodeError) as error:
-            return Fault(f"column {column.name!r}: {str(error).splitlines()[0]}", line)
-    return Fault(f"column {column.name!r} cannot be stored")
+            return BatchFault(f"column {column.name!r}: {str(error).splitlines()[0]}", line)
+    return BatchFault(f"column {column.name!r} cannot be stored")
 
 
 def _holds_nul(text: bytes) -> bool:
@@ -144,27 +144,27 @@ def _holds_nul(text: bytes) -> bool:
     return b"\\u0000" in text and NUL.search(text) is not None
 
 
-def _refuse_long_lines(lines: Sequence[bytes], limits: Limits) -> None:
+def _refuse_long_lines(lines: Sequence[bytes], limits: CheckLimits) -> None:
     if max(map(len, lines)) <= limits.line_bytes:
         return
     for number, line in enumerate(lines, start=1):
         if len(line) > limits.line_bytes:
-            raise Fault(f"the line has {len(line)} bytes; at most {limits.line_bytes} are allowed", number)
+            raise BatchFault(f"the line has {len(line)} bytes; at most {limits.line_bytes} are allowed", number)
 
 
-def _first_fault(body: bytes, declaration: Declaration, error: Exception | None) -> Fault:
+def _first_fault(body: bytes, declaration: Declaration, error: Exception | None) -> BatchFault:
     """Decode line by line to find the wrong one."""
     decoder = msgspec.json.Decoder(row_type(declaration))
     for number, line in enumerate(body.split(b"\n"), start=1):
         if not line.strip():
             continue
         if _holds_nul(line):
-            return Fault("the line holds a NUL character, which cannot be stored", number)
+            return BatchFault("the line holds a NUL character, which cannot be stored", number)
         try:
             decoder.decode(line)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as line_error:
-            return Fault(_message(line_error, declaration), number)
-    return Fault(f"the batch is not one JSON object a line{f': {error}' if error else ''}")
+            return BatchFault(_message(line_error, declaration), number)
+    return BatchFault(f"the batch is not one JSON object a line{f': {error}' if error else ''}")
 
 
 def _message(error: Exception, declaration: Declaration) -> str:
@@ -179,7 +179,7 @@ def _message(error: Exception, declaration: Declaration) -> str:
     return f"column {name!r}: {message}" if name else f"not a JSON object of this dataset: {message}"
 
 
-def _open(body: bytes, kind: str, declaration: Declaration, limits: Limits) -> pa.Table:
+def _open(body: bytes, kind: str, declaration: Declaration, limits: CheckLimits) -> pa.Table:
     def check(schema: pa.Schema) -> pa.Table:
         return _from_columns(schema.empty_table(), declaration)
 
@@ -190,7 +190,7 @@ def _open(body: bytes, kind: str, declaration: Declaration, limits: Limits) -> p
     except MemoryError:  # Arrow's is one of its own exceptions too
         raise
     except (pa.ArrowException, OSError, ValueError) as error:
-        raise Fault(
+        raise BatchFault(
             f"the batch cannot be read as {kind}: {(str(error) or type(error).__name__).splitlines()[0]}"
         ) from None
 
@@ -199,9 +199,9 @@ def _from_columns(table: pa.Table, declaration: Declaration) -> pa.Table:
     for name in table.column_names:
         if name not in declaration.names:
             near = closest(name, declaration.names)
-            raise Fault(f"there is no column {name[:128]!r}{f'; {near}' if near else ''}")
+            raise BatchFault(f"there is no column {name[:128]!r}{f'; {near}' if near else ''}")
     if len(set(table.column_names)) != len(table.column_names):
-        raise Fault("the batch has two columns of one name")
+        raise BatchFault("the batch has two columns of one name")
     arrays = [_column_of(table, column) for column in declaration.columns]
     return pa.table(arrays, names=list(declaration.names))
 
@@ -210,7 +210,7 @@ def _column_of(table: pa.Table, column: Column) -> pa.ChunkedArray:
     form = form_of(column.type)
     if column.name not in table.column_names:
         if not column.nullable:
-            raise Fault(f"column {column.name!r} is missing, and may not be empty")
+            raise BatchFault(f"column {column.name!r} is missing, and may not be empty")
         return pa.chunked_array([pa.nulls(table.num_rows, form.arrow)])
     given = table.column(column.name)
     if pa.types.is_dictionary(given.type):
@@ -218,7 +218,7 @@ def _column_of(table: pa.Table, column: Column) -> pa.ChunkedArray:
     if not column.nullable and given.null_count:
         raise _empty(column, _first_null(given) + 1)
     if not _fits(column.type, given.type):
-        raise Fault(f"column {column.name!r} is {given.type} in the batch, and {column.type} in the dataset")
+        raise BatchFault(f"column {column.name!r} is {given.type} in the batch, and {column.type} in the dataset")
     return _checked(column, given)
 
 
@@ -237,9 +237,9 @@ def _checked(column: Column, given: pa.ChunkedArray) -> pa.ChunkedArray:
     try:
         converted = given.cast(form.arrow)
     except pa.ArrowInvalid as error:
-        raise Fault(f"column {column.name!r}: {str(error).splitlines()[0]}") from None
+        raise BatchFault(f"column {column.name!r}: {str(error).splitlines()[0]}") from None
     if kind == "text" and (place := _first_true(pc.match_substring(converted, "\0"))) is not None:
-        raise Fault(f"column {column.name!r} holds a NUL character, which cannot be stored", place + 1)
+        raise BatchFault(f"column {column.name!r} holds a NUL character, which cannot be stored", place + 1)
     return converted
 
 
@@ -258,7 +258,7 @@ def _text_chunk(column: Column, given: pa.Array, first: int) -> pa.Array:
         try:
             values.append(None if value is None else _as_text(column.type, value))
         except (ValueError, msgspec.DecodeError, ArithmeticError) as error:
-            raise Fault(f"column {column.name!r}: {error}", line) from None
+            raise BatchFault(f"column {column.name!r}: {error}", line) from None
     return pa.array(values, pa.string())
 
 
@@ -288,7 +288,7 @@ def _each_key_once(table: pa.Table, declaration: Declaration, lines: Sequence[in
     for place, other in _repeated(keys, first):
         if table.slice(place, 1).to_pylist() != table.slice(other, 1).to_pylist():
             what = ", ".join(declaration.unique_key)
-            raise Fault(f"another row of the same key ({what}) is in line {lines[other]}", lines[place])
+            raise BatchFault(f"another row of the same key ({what}) is in line {lines[other]}", lines[place])
     return table.take(pa.array(places))
 
 
@@ -296,8 +296,8 @@ def _repeated(keys: Sequence[tuple[Any, ...]], first: dict[tuple[Any, ...], int]
     return ((place, first[key]) for place, key in enumerate(keys) if first[key] != place)
 
 
-def _empty(column: Column, line: int) -> Fault:
-    return Fault(f"column {column.name!r} is empty, which is not allowed", line)
+def _empty(column: Column, line: int) -> BatchFault:
+    return BatchFault(f"column {column.name!r} is empty, which is not allowed", line)
 
 
 def _first_null(array: pa.Array | pa.ChunkedArray) -> int:

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import pyarrow.parquet as pq
 
-from tracelake.data.buffered.batch_fault import Fault
+from tracelake.data.buffered.batch_fault import BatchFault
 
 FOOTER_BYTES: Final = 1024 * 1024
 """The lists in a footer become objects of a hundred times their size; a batch of 16 MiB has a footer of some
@@ -35,10 +35,10 @@ class Page:
 
 def refuse_large_footer(body: bytes) -> None:
     if not body.endswith(b"PAR1"):
-        raise Fault("the batch cannot be read as Parquet: it does not end like a Parquet file")
+        raise BatchFault("the batch cannot be read as Parquet: it does not end like a Parquet file")
     size = int.from_bytes(body[-8:-4], "little")
     if size > FOOTER_BYTES:
-        raise Fault(f"the footer of the Parquet file has {size} bytes; at most {FOOTER_BYTES} are allowed")
+        raise BatchFault(f"the footer of the Parquet file has {size} bytes; at most {FOOTER_BYTES} are allowed")
 
 
 def pages(body: bytes, metadata: pq.FileMetaData) -> Iterator[tuple[int, Page]]:
@@ -49,7 +49,7 @@ def pages(body: bytes, metadata: pq.FileMetaData) -> Iterator[tuple[int, Page]]:
             for page in _of_chunk(body, metadata.row_group(group).column(column)):
                 count += 1
                 if count > MOST_PAGES:
-                    raise Fault(f"the Parquet file has more than {MOST_PAGES} pages")
+                    raise BatchFault(f"the Parquet file has more than {MOST_PAGES} pages")
                 yield column, page
 
 
@@ -59,7 +59,7 @@ def _of_chunk(body: bytes, chunk: pq.ColumnChunkMetaData) -> Iterator[Page]:
         place = chunk.dictionary_page_offset
     end = place + chunk.total_compressed_size
     if place < 0 or chunk.total_compressed_size < 0 or end > len(body):
-        raise Fault("the batch cannot be read as Parquet: a column is outside the file")
+        raise BatchFault("the batch cannot be read as Parquet: a column is outside the file")
     while place < end:
         header = _Compact(body, place)
         page, packed = _page(header.struct())
@@ -71,18 +71,18 @@ def _page(header: dict[int, Any]) -> tuple[Page, int]:
     """Return the unpacked size of a page, and its size in the file."""
     kind, unpacked, packed = (header.get(field) for field in (1, 2, 3))
     if not (isinstance(kind, int) and isinstance(unpacked, int) and isinstance(packed, int)):
-        raise Fault(MALFORMED)
+        raise BatchFault(MALFORMED)
     if unpacked < 0 or packed < 0:
-        raise Fault(MALFORMED)
+        raise BatchFault(MALFORMED)
     # The header of its kind: data page, dictionary page, data page of the second version.
     inner, encoding = {0: (5, 2), DICTIONARY_PAGE: (7, 2), 3: (8, 4)}.get(kind, (0, 0))
     within = header.get(inner)
     if isinstance(within, dict):
         if within.get(encoding) not in ENCODINGS:
-            raise Fault("the Parquet file has an unsupported encoding: write it plain, or with dictionaries")
+            raise BatchFault("the Parquet file has an unsupported encoding: write it plain, or with dictionaries")
         values = within.get(1)
         if kind == DICTIONARY_PAGE and not (isinstance(values, int) and 0 <= values <= unpacked):
-            raise Fault("the batch cannot be read as Parquet: a dictionary claims more values than bytes")
+            raise BatchFault("the batch cannot be read as Parquet: a dictionary claims more values than bytes")
     return Page(unpacked, kind == DICTIONARY_PAGE), packed
 
 
@@ -95,7 +95,7 @@ class _Compact:
 
     def struct(self, depth: int = 0) -> dict[int, Any]:
         if depth > DEEPEST:
-            raise Fault(MALFORMED)
+            raise BatchFault(MALFORMED)
         fields: dict[int, Any] = {}
         field = 0
         while (head := self._byte()) != 0:
@@ -118,16 +118,16 @@ class _Compact:
             case 12:
                 return self.struct(depth + 1)
             case _:  # lists, sets and maps: page headers have none
-                raise Fault(MALFORMED)
+                raise BatchFault(MALFORMED)
 
     def _skip(self, size: int) -> None:
         self.place += size
         if self.place > len(self._body):
-            raise Fault(MALFORMED)
+            raise BatchFault(MALFORMED)
 
     def _byte(self) -> int:
         if self.place >= len(self._body):
-            raise Fault(MALFORMED)
+            raise BatchFault(MALFORMED)
         self.place += 1
         return self._body[self.place - 1]
 
@@ -138,7 +138,7 @@ class _Compact:
             value |= (byte & 0x7F) << shift
             if byte < 0x80:  # noqa: PLR2004 - the flag of all but the last
                 return value
-        raise Fault(MALFORMED)
+        raise BatchFault(MALFORMED)
 
     def _zigzag(self) -> int:
         value = self._varint()

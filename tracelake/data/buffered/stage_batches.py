@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from tracelake.data.buffered.batch_fault import MAX_REASON_CHARS, Fault
-from tracelake.data.buffered.check_batch import Limits, check_batch
+from tracelake.data.buffered.batch_fault import MAX_REASON_CHARS, BatchFault
+from tracelake.data.buffered.check_batch import CheckLimits, check_batch
 from tracelake.data.buffered.types import staged_column
 from tracelake.data.postgres.secret_dsn import SecretDsn
-from tracelake.data.postgres.sql_text import Column
+from tracelake.data.postgres.sql_text import RequestedColumn
 from tracelake.data.postgres.worker_connection import driver_errors, open_session
 from tracelake.domain.buffered import Declaration
 from tracelake.domain.object_names import ObjectName
@@ -84,9 +84,9 @@ class StagedBatch:
     """An unexpected error, which is not the batch's fault."""
 
 
-def staging_columns(declaration: Declaration) -> Mapping[str, Column]:
+def staging_columns(declaration: Declaration) -> Mapping[str, RequestedColumn]:
     declared = {column.name: staged_column(column.name, column.type) for column in declaration.columns}
-    return {**declared, BATCH: Column(BATCH, "integer", pa.int32())}
+    return {**declared, BATCH: RequestedColumn(BATCH, "integer", pa.int32())}
 
 
 def stage_batches(
@@ -123,7 +123,7 @@ def _staged(objects: ObjectStore, dsn: SecretDsn, batch: Batch, tried: int, limi
         rows = _checked(body, batch, limits)
         _refuse_other_count(batch, rows)
         _copy(dsn, batch, rows, tried)
-    except Fault as fault:
+    except BatchFault as fault:
         return {**nothing, "line": fault.line, "reason": fault.reason}
     except BadInput as refused:
         return {**nothing, "reason": refused.message}
@@ -138,29 +138,29 @@ def _read(objects: ObjectStore, name: ObjectName, limits: BatchLimits) -> bytes:
     """Read no more than is allowed, whatever size the producer claims."""
     head = objects.head(name)
     if head is None:
-        raise Fault("the batch is not at the location of its publish")
+        raise BatchFault("the batch is not at the location of its publish")
     if head.size > limits.batch_bytes:
-        raise Fault(f"the batch has {head.size} bytes; at most {limits.batch_bytes} are allowed")
+        raise BatchFault(f"the batch has {head.size} bytes; at most {limits.batch_bytes} are allowed")
     try:
         return objects.get(name)
     except NotFound:
-        raise Fault("the batch is not at the location of its publish") from None
+        raise BatchFault("the batch is not at the location of its publish") from None
 
 
 def _checked(body: bytes, batch: Batch, limits: BatchLimits) -> pa.Table:
     """Blame the batch for what the reader cannot parse, but not for a lack of memory or an error of ours."""
-    strict = Limits(limits.line_bytes, limits.unpacked_bytes)
+    strict = CheckLimits(limits.line_bytes, limits.unpacked_bytes)
     try:
         return check_batch(body, batch.content_type, batch.declaration, strict)
     except MemoryError:
         raise
     except (pa.ArrowException, ValueError, ArithmeticError, RecursionError) as error:
-        raise Fault(f"the batch cannot be read: {type(error).__name__}: {error}"[:MAX_REASON_CHARS]) from None
+        raise BatchFault(f"the batch cannot be read: {type(error).__name__}: {error}"[:MAX_REASON_CHARS]) from None
 
 
 def _refuse_other_count(batch: Batch, rows: pa.Table) -> None:
     if batch.record_count is not None and rows.num_rows != batch.record_count:
-        raise Fault(f"the publish has {batch.record_count} rows, the batch {rows.num_rows}")
+        raise BatchFault(f"the publish has {batch.record_count} rows, the batch {rows.num_rows}")
 
 
 def _copy(dsn: SecretDsn, batch: Batch, rows: pa.Table, tried: int) -> None:

@@ -16,7 +16,7 @@ import msgspec
 import pyarrow as pa
 from msgspec import Meta
 
-from tracelake.data.postgres.sql_text import Column
+from tracelake.data.postgres.sql_text import RequestedColumn
 from tracelake.domain.buffered import DECIMAL
 
 INT4: Final = 2**31
@@ -24,7 +24,7 @@ INT8: Final = 2**63
 
 
 @dataclass(frozen=True)
-class Form:
+class TypeMapping:
     json: Any
     """The type for msgspec's strict decoding."""
     arrow: pa.DataType
@@ -37,29 +37,33 @@ class Form:
 
 
 FORMS: Final = {
-    "boolean": Form(bool, pa.bool_(), "boolean"),
-    "integer": Form(Annotated[int, Meta(ge=-INT4, le=INT4 - 1)], pa.int32(), "integer"),
-    "bigint": Form(Annotated[int, Meta(ge=-INT8, le=INT8 - 1)], pa.int64(), "bigint"),
-    "double": Form(float, pa.float64(), "double precision"),
-    "text": Form(str, pa.string(), "text"),
-    "bytes": Form(Annotated[str, Meta(pattern="^0x(?:[0-9a-fA-F]{2})*$")], pa.binary(), "bytea"),
-    "date": Form(dt.date, pa.date32(), "date"),
-    "timestamp": Form(Annotated[dt.datetime, Meta(tz=True)], pa.timestamp("us", "UTC"), "timestamp with time zone"),
-    "json": Form(msgspec.Raw, pa.string(), "jsonb"),
-    "uint256": Form(Annotated[str, Meta(pattern="^(?:0|[1-9][0-9]{0,77})$")] | int, pa.string(), "numeric(78,0)"),
+    "boolean": TypeMapping(bool, pa.bool_(), "boolean"),
+    "integer": TypeMapping(Annotated[int, Meta(ge=-INT4, le=INT4 - 1)], pa.int32(), "integer"),
+    "bigint": TypeMapping(Annotated[int, Meta(ge=-INT8, le=INT8 - 1)], pa.int64(), "bigint"),
+    "double": TypeMapping(float, pa.float64(), "double precision"),
+    "text": TypeMapping(str, pa.string(), "text"),
+    "bytes": TypeMapping(Annotated[str, Meta(pattern="^0x(?:[0-9a-fA-F]{2})*$")], pa.binary(), "bytea"),
+    "date": TypeMapping(dt.date, pa.date32(), "date"),
+    "timestamp": TypeMapping(
+        Annotated[dt.datetime, Meta(tz=True)], pa.timestamp("us", "UTC"), "timestamp with time zone"
+    ),
+    "json": TypeMapping(msgspec.Raw, pa.string(), "jsonb"),
+    "uint256": TypeMapping(
+        Annotated[str, Meta(pattern="^(?:0|[1-9][0-9]{0,77})$")] | int, pa.string(), "numeric(78,0)"
+    ),
 }
 
 
-def form_of(kind: str) -> Form:
+def form_of(kind: str) -> TypeMapping:
     match = DECIMAL.fullmatch(kind)
     if match is None:
         return FORMS[kind]
-    return Form(Decimal, pa.string(), f"numeric({match[1]},{match[2]})")
+    return TypeMapping(Decimal, pa.string(), f"numeric({match[1]},{match[2]})")
 
 
-def staged_column(name: str, kind: str) -> Column:
+def staged_column(name: str, kind: str) -> RequestedColumn:
     form = form_of(kind)
-    return Column(name, form.staged_as, form.arrow)
+    return RequestedColumn(name, form.staged_as, form.arrow)
 
 
 def to_arrow(kind: str, values: Sequence[Any]) -> pa.Array:

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from tracelake.data.buffered.arrow_messages import stream_of, unpacked_bytes
-from tracelake.data.buffered.batch_fault import Fault
+from tracelake.data.buffered.batch_fault import BatchFault
 from tracelake.data.buffered.parquet_pages import pages, refuse_large_footer
 
 ROW_BYTES: Final = 64
@@ -34,7 +34,7 @@ class UnpackBudget:
     def take(self, size: int) -> None:
         self.used += size
         if self.used > self.limit:
-            raise Fault(f"the batch unpacks to more than {self.limit} bytes; publish its rows as several batches")
+            raise BatchFault(f"the batch unpacks to more than {self.limit} bytes; publish its rows as several batches")
 
 
 def unpack_parquet(body: bytes, limit: int, check: Callable[[pa.Schema], object]) -> pa.Table:
@@ -45,7 +45,7 @@ def unpack_parquet(body: bytes, limit: int, check: Callable[[pa.Schema], object]
     largest = _largest_dictionaries(body, file.metadata, limit)
     width = sum(largest.values()) + sum(map(_width, file.schema_arrow.types))
     if width > limit:
-        raise Fault(f"a row of the batch may unpack to more than {limit} bytes")
+        raise BatchFault(f"a row of the batch may unpack to more than {limit} bytes")
     some = max(1, min(MOST_ROWS_AT_ONCE, limit // max(1, width)))
     return _gathered(file.iter_batches(batch_size=some), file.schema_arrow, limit)
 

@@ -32,7 +32,7 @@ _REPORT: Final = (
 
 
 @dataclass(frozen=True)
-class Place:
+class OutputFolder:
     """The folder of the files; sent to the executors."""
 
     objects: ObjectStore
@@ -53,7 +53,7 @@ Fetch = Callable[[Range], tuple[Tables, str]]
 """Called inside an executor, so it must be picklable: returns the tables of a range by name, and a comment."""
 
 
-def write_frame(frame: DataFrame, place: Place, stem: str, *, files: int = 1) -> list[Written]:
+def write_frame(frame: DataFrame, place: OutputFolder, stem: str, *, files: int = 1) -> list[Written]:
     """Write the rows as `files` files, `{stem}.parquet` if it is one. There is at least one file, even without rows."""
     from pyspark.sql.pandas.types import to_arrow_schema
 
@@ -77,7 +77,7 @@ def write_ranges(
     spark: SparkSession | None,
     fetch: Fetch,
     ranges: Sequence[Range],
-    places: Mapping[str, Place],
+    places: Mapping[str, OutputFolder],
     stems: Mapping[str, str],
 ) -> list[tuple[str, Written]]:
     """Fetch and write each range in a Spark task: one file for each of its tables.
@@ -101,7 +101,7 @@ def write_ranges(
 
 
 def _fetch_and_write(
-    fetch: Fetch, span: Range, number: int, places: Mapping[str, Place], stems: Mapping[str, str]
+    fetch: Fetch, span: Range, number: int, places: Mapping[str, OutputFolder], stems: Mapping[str, str]
 ) -> pa.RecordBatch:
     """Report an error like a file: Spark would retry three times, and wrap it in a long text.
 
@@ -127,16 +127,18 @@ def _table_and_file(row: Any) -> tuple[str, Written]:
     return meta["table"], _written(row, meta["meta"])
 
 
-def write_table(place: Place, stem: str, table: pa.Table) -> Written:
+def write_table(place: OutputFolder, stem: str, table: pa.Table) -> Written:
     """Write rows that are in this process."""
     return _write_table(place, stem, table, 0)
 
 
-def _write_table(place: Place, stem: str, table: pa.Table, part: int) -> Written:
+def _write_table(place: OutputFolder, stem: str, table: pa.Table, part: int) -> Written:
     return _write_batches(place, stem, table.schema, table.to_batches(), part)
 
 
-def _write_batches(place: Place, stem: str, schema: pa.Schema, batches: Iterable[pa.RecordBatch], part: int) -> Written:
+def _write_batches(
+    place: OutputFolder, stem: str, schema: pa.Schema, batches: Iterable[pa.RecordBatch], part: int
+) -> Written:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -182,7 +184,7 @@ def _fitted(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
-def _put(place: Place, stem: str, body: memoryview) -> str:
+def _put(place: OutputFolder, stem: str, body: memoryview) -> str:
     name = f"{stem}{SUFFIX}"
     try:
         place.objects.put(place.folder.object(name), body)

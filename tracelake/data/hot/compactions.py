@@ -55,6 +55,6 @@ def end(connection: psycopg.Connection[Any], table: HotTable, begun: Begun) -> N
     connection.execute(statements("compactions")["end"], values)
 
 
-def forget_old(connection: psycopg.Connection[Any], table: HotTable) -> None:
+def delete_old(connection: psycopg.Connection[Any], table: HotTable) -> None:
     """Deletes those that lost: no attempt takes that long."""
-    connection.execute(statements("compactions")["forget_old"], {"version": table.dataset_version})
+    connection.execute(statements("compactions")["delete_old"], {"version": table.dataset_version})

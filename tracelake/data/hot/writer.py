@@ -95,11 +95,11 @@ def _forget(
     versions = [table.dataset_version for table in tables]
     if replace_from is not None:
         values: dict[str, Any] = {"versions": versions, "first": replace_from}
-        connection.execute(statements("hot")["forget_from"], values)
+        connection.execute(statements("hot")["unmark_from"], values)
         condition = sql.SQL("{} >= %(first)s")
     else:
         values = {"versions": versions, "numbers": numbers}
-        connection.execute(statements("hot")["forget_numbers"], values)
+        connection.execute(statements("hot")["unmark_numbers"], values)
         condition = sql.SQL("{} = ANY(%(numbers)s)")
     for table in tables:
         where = condition.format(sql.Identifier(str(table.number_column)))

@@ -23,7 +23,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, EqualTo, Filter
 from pyspark.sql.types import StructType
 
 from tracelake.data.postgres.secret_dsn import SecretDsn
-from tracelake.data.postgres.sql_text import Column, columns_of, condition, quoted, ranges
+from tracelake.data.postgres.sql_text import RequestedColumn, columns_of, condition, quoted, ranges
 from tracelake.data.postgres.worker_connection import driver_error, driver_errors, open_session, run
 from tracelake.errors import BadInput, SnapshotMoved
 
@@ -166,13 +166,13 @@ class PostgresReader(DataSourceReader):
     def _check_unmoved(self, connection: Any, piece: list[list[int]]) -> None:
         """Check the marks: a rewritten block has a higher seq than the view saw; a swept or removed one is missing."""
         version, commit, up_to_seq = self.guard
-        question = (
+        query = (
             f"SELECT count(*), coalesce(max(seq), 0) FROM trace_meta.hot_blocks"  # noqa: S608 - numbers and an id
             f" WHERE dataset_version = '{_hex(version)}' AND {ranges('number', piece)}"
             f" AND (compacted_in IS NULL OR compacted_in > {int(commit)})"
         )
         with connection.cursor() as cursor:
-            cursor.execute(question)
+            cursor.execute(query)
             count, seq = cursor.fetchone()
         if count != sum(stop - start for start, stop in piece) or seq > up_to_seq:
             raise SnapshotMoved("blocks were rewritten while they were read; read again")
@@ -186,7 +186,7 @@ class PostgresReader(DataSourceReader):
         return f"SELECT {selected} FROM {self.table} WHERE {' AND '.join(where or ['true'])}"  # noqa: S608
 
 
-def converted(batch: pa.RecordBatch, columns: Sequence[Column]) -> pa.RecordBatch:
+def converted(batch: pa.RecordBatch, columns: Sequence[RequestedColumn]) -> pa.RecordBatch:
     """Convert to the schema: text to decimals, wide integers to narrow ones."""
     arrays = [batch.column(place).cast(column.arrow) for place, column in enumerate(columns)]
     return pa.RecordBatch.from_arrays(arrays, names=[column.name for column in columns])

@@ -56,7 +56,7 @@ VALUES: Final[Mapping[str, tuple[type, ...]]] = {
 
 
 @dataclass(frozen=True)
-class Column:
+class RequestedColumn:
     """A requested column: the Postgres type for comparisons, and the Arrow type of its values."""
 
     name: str
@@ -75,7 +75,7 @@ class Column:
         return f"{self.value}{cast} AS {quoted(self.name)}"
 
 
-def columns_of(schema: st.StructType) -> dict[str, Column]:
+def columns_of(schema: st.StructType) -> dict[str, RequestedColumn]:
     return {field.name: _column(field) for field in schema.fields}
 
 
@@ -95,7 +95,7 @@ def literal(value: Any, postgres: str) -> str | None:
     return "'" + text.replace("'", "''") + f"'::{postgres}"
 
 
-def condition(pushed: ds.Filter, columns: Mapping[str, Column]) -> str | None:
+def condition(pushed: ds.Filter, columns: Mapping[str, RequestedColumn]) -> str | None:
     """Return the filter as SQL, or None if Spark must apply it."""
     if isinstance(pushed, ds.Not):
         inner = condition(pushed.child, columns)
@@ -123,11 +123,11 @@ def ranges(column: str, pieces: Sequence[Sequence[int | None]]) -> str:
     return "(" + " OR ".join(_range(name, start, stop) for start, stop in pieces) + ")"
 
 
-def _column(field: st.StructField) -> Column:
+def _column(field: st.StructField) -> RequestedColumn:
     kind = field.dataType
     if isinstance(kind, st.DecimalType):
         postgres = f"numeric({kind.precision},{kind.scale})"
-        return Column(field.name, postgres, pa.decimal128(kind.precision, kind.scale))
+        return RequestedColumn(field.name, postgres, pa.decimal128(kind.precision, kind.scale))
     types = KINDS.get(type(kind))
     if types is None:
         raise BadInput(
@@ -135,7 +135,7 @@ def _column(field: st.StructField) -> Column:
             where=field.name,
             hint="read jsonb, arrays and wide numerics as string",
         )
-    return Column(field.name, *types)
+    return RequestedColumn(field.name, *types)
 
 
 def _fits(value: Any, postgres: str) -> bool:
@@ -173,7 +173,7 @@ def _float(value: float) -> str:
     return repr(value)
 
 
-def _one_of(column: Column, values: Sequence[Any]) -> str | None:
+def _one_of(column: RequestedColumn, values: Sequence[Any]) -> str | None:
     known = [value for value in values if value is not None]
     constants = [literal(value, column.postgres) for value in known]
     if None in constants or not 0 < len(values) <= MOST_VALUES:
@@ -182,7 +182,7 @@ def _one_of(column: Column, values: Sequence[Any]) -> str | None:
     return f"{column.value} IN ({', '.join([str(constant) for constant in constants] + nothing)})"
 
 
-def _compared(pushed: ds.Filter, column: Column) -> str | None:
+def _compared(pushed: ds.Filter, column: RequestedColumn) -> str | None:
     constant = literal(getattr(pushed, "value", None), column.postgres)
     if constant is None:
         return None

@@ -12,7 +12,7 @@ import pyarrow as pa
 from psycopg import sql
 
 from tracelake.data.buffered.stage_batches import TRY
-from tracelake.data.postgres.sql_text import Column
+from tracelake.data.postgres.sql_text import RequestedColumn
 from tracelake.data.statements import statements
 
 WORK_MEMORY: Final = "128MB"
@@ -32,7 +32,7 @@ def sweep_staging(connection: psycopg.Connection[Any], age: timedelta) -> int:
     return len(names)
 
 
-def make_staging(connection: psycopg.Connection[Any], columns: Mapping[str, Column]) -> str:
+def make_staging(connection: psycopg.Connection[Any], columns: Mapping[str, RequestedColumn]) -> str:
     """Create an empty staging table with these columns and one for the attempt; return its name in schema staging."""
     row = connection.execute(statements("staging")["now"]).fetchone()
     name = f"s_{row[0] if row else 0:010d}_{secrets.token_hex(8)}"
@@ -44,5 +44,5 @@ def make_staging(connection: psycopg.Connection[Any], columns: Mapping[str, Colu
     return name
 
 
-def _kind(column: Column) -> str:
+def _kind(column: RequestedColumn) -> str:
     return "text" if pa.types.is_decimal(column.arrow) else column.postgres

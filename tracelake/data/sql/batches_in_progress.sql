@@ -10,7 +10,7 @@ INSERT INTO trace_meta.batches_in_progress (publish_id)
 SELECT unnest(%(ids)s::uuid[]) ORDER BY 1
 ON CONFLICT (publish_id) DO UPDATE SET tries = batches_in_progress.tries + 1, since = now();
 
--- name: put_down
+-- name: release
 -- Deletes the records of batches whose result is known.
 DELETE FROM trace_meta.batches_in_progress WHERE publish_id = ANY (%(ids)s);
 

@@ -25,7 +25,7 @@ SELECT location, range_start, range_stop, up_to_seq
 DELETE FROM trace_meta.compactions
  WHERE dataset_version = %(version)s AND location = %(location)s AND range_start = %(start)s;
 
--- name: forget_old
+-- name: delete_old
 -- Deletes attempts that never committed; a task ends within thirty days.
 DELETE FROM trace_meta.compactions
  WHERE dataset_version = %(version)s AND started_at < now() - interval '31 days';

@@ -21,7 +21,7 @@ VALUES (%(dataset)s, %(version)s, %(org)s, %(table_name)s, %(columns)s::jsonb, %
 UPDATE trace_meta.dataset_tables SET columns = %(columns)s::jsonb WHERE dataset_version = %(version)s;
 
 -- name: unregister
--- Removes a table and its blocks from the register.
+-- Removes a table and its blocks from the list of tables.
 DELETE FROM trace_meta.dataset_tables WHERE dataset_version = %(version)s;
 
 -- name: lock_tables
@@ -32,11 +32,11 @@ SELECT dataset_version, written_to, gone_from
  ORDER BY dataset_version
    FOR NO KEY UPDATE;
 
--- name: forget_from
+-- name: unmark_from
 -- Deletes the marks of every block from a number on.
 DELETE FROM trace_meta.hot_blocks WHERE dataset_version = ANY(%(versions)s) AND number >= %(first)s;
 
--- name: forget_numbers
+-- name: unmark_numbers
 -- Deletes the marks of exactly these blocks.
 DELETE FROM trace_meta.hot_blocks WHERE dataset_version = ANY(%(versions)s) AND number = ANY(%(numbers)s);
 

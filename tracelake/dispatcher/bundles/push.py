@@ -15,7 +15,7 @@ from uuid import UUID
 
 from tracelake.dispatcher.bundles.list import Bundle, bundle_answer, find_by_hash, get_bundle
 from tracelake.dispatcher.control import Control
-from tracelake.domain.bundle.rules import Limits, check, entry_points
+from tracelake.domain.bundle.rules import BundleLimits, check, entry_points
 from tracelake.domain.object_names import ObjectName
 from tracelake.domain.storage_locations import bundle_folder
 from tracelake.errors import Conflict, InvalidBundle, InvalidRequest, NotFound, ObjectExists
@@ -95,7 +95,7 @@ def _check(control: Control, bundle: Bundle) -> Verdict:
     if len(archive) != bundle.size_bytes or _hash(archive) != bundle.sha256:
         control.objects.delete([name])  # so that the right bytes can be uploaded
         return Verdict("what was stored is not what was announced: upload it again")
-    limits = Limits(archive_bytes=control.bundles.max_bytes, unpacked_bytes=control.bundles.max_unpacked_bytes)
+    limits = BundleLimits(archive_bytes=control.bundles.max_bytes, unpacked_bytes=control.bundles.max_unpacked_bytes)
     try:
         checked = check(archive, kind=bundle.kind, limits=limits)
     except InvalidBundle as wrong:

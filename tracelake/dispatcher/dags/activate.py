@@ -19,15 +19,9 @@ from tracelake.dispatcher.dags.declare_tables import declare_tables
 from tracelake.dispatcher.dags.deploy import input_ids, storage_kinds
 from tracelake.dispatcher.sources.retire import retire_sources
 from tracelake.domain.dag.catalog import PublishedDataset
-from tracelake.domain.dag.parse import (
-    BufferedDataset,
-    Dag,
-    JobOutput,
-    Publication,
-    dataset_ids,
-    declared_ids,
-    parse_dag,
-)
+from tracelake.domain.dag.hashes import dataset_ids, declared_ids
+from tracelake.domain.dag.model import BufferedDataset, Dag, JobOutput, Publication
+from tracelake.domain.dag.parse import parse_dag
 from tracelake.domain.ids import DagVersionId, DatasetId, OrgId, job_id
 from tracelake.errors import Conflict, InvalidDag, NotFound
 from tracelake.runtime.crash_points import crash_point

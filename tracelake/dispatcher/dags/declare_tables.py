@@ -9,7 +9,8 @@ from __future__ import annotations
 import msgspec
 
 from tracelake.domain.buffered import SPARK_TYPES, Declaration, from_json, refusals, to_json, widened
-from tracelake.domain.dag.parse import BufferedDataset, Dag, declared_ids, generation_ids
+from tracelake.domain.dag.hashes import declared_ids, generation_ids
+from tracelake.domain.dag.model import BufferedDataset, Dag
 from tracelake.domain.ids import DatasetId, OrgId
 from tracelake.errors import Conflict
 from tracelake.store.queries import Connection, queries

@@ -17,24 +17,11 @@ from tracelake.dispatcher.control import Control
 from tracelake.dispatcher.dags.catalog import Published, catalog, operators
 from tracelake.domain.bundle.rules import Kind, check_handler
 from tracelake.domain.dag.catalog import Wired
-from tracelake.domain.dag.hashes import BUFFERED, lineage_hashes
-from tracelake.domain.dag.parse import (
-    Dag,
-    DeclaredDataset,
-    ForeignDataset,
-    Input,
-    Job,
-    JobOutput,
-    Storage,
-    Udf,
-    config_hash,
-    dataset_ids,
-    declared_ids,
-    generation_ids,
-    parse_dag,
-)
+from tracelake.domain.dag.hashes import BUFFERED, config_hash, dataset_ids, declared_ids, generation_ids, lineage_hashes
+from tracelake.domain.dag.model import Dag, DeclaredDataset, ForeignDataset, Input, Job, JobOutput, Storage, Udf
+from tracelake.domain.dag.parse import parse_dag
 from tracelake.domain.dag.yaml_nodes import name_in
-from tracelake.domain.filter.parse import as_json
+from tracelake.domain.filter.tree import as_json
 from tracelake.domain.ids import (
     DagVersionId,
     DatasetId,

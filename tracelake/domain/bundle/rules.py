@@ -18,7 +18,6 @@ from tracelake.domain.bundle.zip_file import Record, content, records
 from tracelake.errors import InvalidBundle
 
 Kind = Literal["python", "node", "bootstrap"]
-KINDS: Final[tuple[Kind, ...]] = ("python", "node", "bootstrap")
 
 MIB: Final = 1024 * 1024
 RATIO_FREE_BYTES: Final = MIB
@@ -32,7 +31,7 @@ DEFAULT_HANDLER: Final = "main.handler"
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class BundleLimits:
     archive_bytes: int = 50 * MIB
     unpacked_bytes: int = 250 * MIB
     """As AWS Lambda has it."""
@@ -42,7 +41,7 @@ class Limits:
     """How many times larger than packed an entry may be, once it is larger than a mebibyte."""
 
 
-LIMITS: Final = Limits()
+LIMITS: Final = BundleLimits()
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +63,9 @@ class Bundle:
         return tuple(entry for entry in self.entries if not entry.folder)
 
 
-def check(archive: bytes, *, kind: Kind | None = None, handler: str | None = None, limits: Limits = LIMITS) -> Bundle:
+def check(
+    archive: bytes, *, kind: Kind | None = None, handler: str | None = None, limits: BundleLimits = LIMITS
+) -> Bundle:
     """The bundle, if it keeps every rule; else InvalidBundle, which names the entry. Reads all that is packed."""
     bundle = listing(archive, limits)
     for entry in bundle.files:
@@ -75,7 +76,7 @@ def check(archive: bytes, *, kind: Kind | None = None, handler: str | None = Non
     return bundle
 
 
-def listing(archive: bytes, limits: Limits = LIMITS) -> Bundle:
+def listing(archive: bytes, limits: BundleLimits = LIMITS) -> Bundle:
     """The same without unpacking: read the contents with `content`, which checks them."""
     if len(archive) > limits.archive_bytes:
         message = f"the zip has {len(archive)} bytes; at most {limits.archive_bytes} are taken"
@@ -181,7 +182,7 @@ def _path(record: Record) -> str:
     return path
 
 
-def _check_sizes(entries: Sequence[Entry], limits: Limits) -> None:
+def _check_sizes(entries: Sequence[Entry], limits: BundleLimits) -> None:
     total = 0
     for entry in entries:
         size, packed = entry.record.size, entry.record.packed

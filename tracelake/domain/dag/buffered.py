@@ -17,14 +17,14 @@ from tracelake.domain.buffered import (
     is_type,
     refusals,
 )
-from tracelake.domain.dag.form import Form, Shape, read_entries, refuse
+from tracelake.domain.dag.form import Form, TextPattern, read_entries, refuse
 from tracelake.domain.dag.problems import Problems
 from tracelake.domain.dag.yaml_nodes import Entries, Items, Node, Path, Scalar, Unreadable
 from tracelake.domain.suggest import closest
 
 MARKS = frozenset({"storage", "write_mode", "columns", "unique_key", "indexes"})
 """What only a declaration has: an entry with one of these is one."""
-NAME = Shape(COLUMN, "the name of a column: lower snake case, at most 63 characters", code="bad_name")
+NAME = TextPattern(COLUMN, "the name of a column: lower snake case, at most 63 characters", code="bad_name")
 
 
 @dataclass(frozen=True, slots=True)

@@ -108,7 +108,7 @@ class OperatorSpec:
     runs_bundle: bool = False
     """Whether it runs a UDF bundle: then `udf` is required, else refused."""
     takes_secrets: bool = False
-    """Whether it hands a job's `secrets` to anybody: else they are refused."""
+    """Whether it passes a job's `secrets` on: else they are refused."""
     check_wiring: WiringCheck | None = None
     """Whether its config fits the names of its inputs and outputs."""
     reads: InputsRead | None = None

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from tracelake.domain.dag.buffered import BufferedDraft
 from tracelake.domain.dag.model import Job, Storage
 from tracelake.domain.dag.yaml_nodes import Path
-from tracelake.domain.filter.parse import Filter
+from tracelake.domain.filter.tree import Filter
 from tracelake.domain.ids import DagName
 
 

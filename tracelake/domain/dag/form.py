@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, TypeVar
 
-from tracelake.domain.dag.durations import format_duration, parse_duration
 from tracelake.domain.dag.fields import FIELDS
 from tracelake.domain.dag.problems import Problems
 from tracelake.domain.dag.yaml_nodes import Entries, Items, Node, Path, Scalar, Unreadable, kind_of, plain
@@ -24,10 +23,14 @@ DAY = 86_400
 
 D = TypeVar("D")
 E = TypeVar("E", bound=StrEnum)
+_DURATION_UNITS = {"d": 86_400, "h": 3_600, "m": 60, "s": 1}
+_DURATION = re.compile(r"(?:([0-9]{1,9})d)?(?:([0-9]{1,9})h)?(?:([0-9]{1,9})m)?(?:([0-9]{1,9})s)?")
+_SECONDS = re.compile(r"[0-9]{1,9}")
+"""Durations as people write them: `30s`, `5m`, `1h30m`, `2d`, or a number of seconds."""
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class TextPattern:
     """What a text must look like, in signs and in words."""
 
     pattern: re.Pattern[str]
@@ -36,13 +39,13 @@ class Shape:
     code: str = "bad_value"
 
 
-NAME = Shape(
+NAME = TextPattern(
     re.compile(rf"[a-z][a-z0-9_]{{0,{MAX_NAME - 1}}}"),
     f"lower snake case, at most {MAX_NAME} characters",
     lambda text: f"such as {near}" if (near := snake_case(text)) else None,
     "bad_name",
 )
-ANY_TEXT = Shape(re.compile(r"(?s).*\S.*"), "text that is not blank")
+ANY_TEXT = TextPattern(re.compile(r"(?s).*\S.*"), "text that is not blank")
 
 
 class Form:
@@ -70,12 +73,12 @@ class Form:
         if self._find(name) is None:
             self.problems.add((*self.path, name), "missing", f"`{name}` is required", suggestion)
 
-    def text(self, name: str, shape: Shape, default: D) -> str | D:
+    def text(self, name: str, shape: TextPattern, default: D) -> str | D:
         found = self._find(name)
         value = None if found is None else read_text(*found, shape, self.problems)
         return default if value is None else value
 
-    def texts(self, name: str, shape: Shape, *, least: int = 0) -> tuple[str, ...]:
+    def texts(self, name: str, shape: TextPattern, *, least: int = 0) -> tuple[str, ...]:
         """A list without repetition."""
         node = self.node(name)
         if isinstance(node, Items) and len(node.items) < least:
@@ -183,7 +186,7 @@ class Form:
         refuse((node, path), code, wanted, self.problems, suggestion)
 
 
-def read_text(node: Node, path: Path, shape: Shape, problems: Problems) -> str | None:
+def read_text(node: Node, path: Path, shape: TextPattern, problems: Problems) -> str | None:
     if isinstance(node, Unreadable):
         return None
     value = node.value if isinstance(node, Scalar) else None
@@ -225,3 +228,25 @@ def _seconds(node: Node) -> int | None:
             return parse_duration(value)
         case _:
             return None
+
+
+def parse_duration(text: str) -> int | None:
+    """Seconds; None if it is not a duration."""
+    if _SECONDS.fullmatch(text):
+        return int(text)
+    match = _DURATION.fullmatch(text)
+    if match is None or not text:
+        return None
+    return sum(
+        int(amount) * size for amount, size in zip(match.groups(), _DURATION_UNITS.values(), strict=True) if amount
+    )
+
+
+def format_duration(seconds: int) -> str:
+    """The shortest text that `parse_duration` reads back."""
+    parts = []
+    for unit, size in _DURATION_UNITS.items():
+        amount, seconds = divmod(seconds, size)
+        if amount:
+            parts.append(f"{amount}{unit}")
+    return "".join(parts) or "0s"

@@ -16,7 +16,7 @@ from typing import Any, Final, assert_never
 
 from tracelake.domain.dag.graph import job_order
 from tracelake.domain.dag.model import Dag, DeclaredDataset, ForeignDataset, Input, Job, JobOutput
-from tracelake.domain.filter.parse import as_json
+from tracelake.domain.filter.tree import as_json
 from tracelake.domain.ids import (
     ConfigHash,
     DatasetId,

@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Any
 
 from tracelake.domain.buffered import Declaration
-from tracelake.domain.filter.parse import Filter
+from tracelake.domain.filter.tree import Filter
 from tracelake.domain.ids import DagName, DatasetName, JobName, YamlHash
 from tracelake.domain.pressure import Priority
 from tracelake.errors import Problem

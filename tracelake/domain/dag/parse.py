@@ -10,72 +10,16 @@ from __future__ import annotations
 from tracelake.domain.dag.catalog import Catalog
 from tracelake.domain.dag.check_wiring import check_dag
 from tracelake.domain.dag.effects import warn_of_no_effect
-from tracelake.domain.dag.graph import downstream_of, job_order, upstream_of
 from tracelake.domain.dag.hashes import (
     canonical_json,
-    config_hash,
-    dataset_ids,
-    declared_ids,
-    generation_ids,
     hash_yaml,
 )
 from tracelake.domain.dag.model import (
-    Activation,
-    Bootstrap,
-    BufferedDataset,
     Dag,
-    DeclaredDataset,
-    ExecutionStrategy,
-    ForeignDataset,
-    Input,
-    Job,
-    JobOutput,
-    Output,
-    Publication,
-    Retry,
-    Scaling,
-    Source,
-    SourceKind,
-    Storage,
-    Udf,
-    UpdateStrategy,
 )
 from tracelake.domain.dag.problems import Problems
 from tracelake.domain.dag.read import read_dag
 from tracelake.domain.dag.yaml_nodes import plain, read_yaml
-from tracelake.errors import InvalidDag, Problem
-
-__all__ = [
-    "Activation",
-    "Bootstrap",
-    "BufferedDataset",
-    "Dag",
-    "DeclaredDataset",
-    "ExecutionStrategy",
-    "ForeignDataset",
-    "Input",
-    "InvalidDag",
-    "Job",
-    "JobOutput",
-    "Output",
-    "Problem",
-    "Publication",
-    "Retry",
-    "Scaling",
-    "Source",
-    "SourceKind",
-    "Storage",
-    "Udf",
-    "UpdateStrategy",
-    "config_hash",
-    "dataset_ids",
-    "declared_ids",
-    "downstream_of",
-    "generation_ids",
-    "job_order",
-    "parse_dag",
-    "upstream_of",
-]
 
 
 def parse_dag(text: str | bytes, catalog: Catalog) -> Dag:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from tracelake.domain.dag.buffered import MARKS, BufferedDraft, read_declaration
 from tracelake.domain.dag.catalog import RuntimeSpec
 from tracelake.domain.dag.draft import DagDraft, InputDraft, JobDraft, OutputDraft, PublicationDraft, Reference
-from tracelake.domain.dag.form import ANY_TEXT, DAY, NAME, Form, Shape, read_entries, read_text, refuse
+from tracelake.domain.dag.form import ANY_TEXT, DAY, NAME, Form, TextPattern, read_entries, read_text, refuse
 from tracelake.domain.dag.model import (
     Activation,
     Bootstrap,
@@ -26,22 +26,23 @@ from tracelake.domain.dag.model import (
 from tracelake.domain.dag.problems import Problems
 from tracelake.domain.dag.schedules import why_no_schedule
 from tracelake.domain.dag.yaml_nodes import Entries, Items, Node, Path, Scalar, Unreadable, plain
-from tracelake.domain.filter.parse import Filter, InvalidFilter, parse_where
+from tracelake.domain.filter.parse import parse_where
+from tracelake.domain.filter.tree import Filter, InvalidFilter
 from tracelake.domain.ids import DagName, JobName
 from tracelake.domain.pressure import Priority
 
 MAX_JOBS = 1_000
 MAX_OUTPUTS = 100
 
-COLUMN = Shape(re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}"), "the name of a column", code="bad_name")
-SECRET = Shape(
+COLUMN = TextPattern(re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}"), "the name of a column", code="bad_name")
+SECRET = TextPattern(
     re.compile(r"(?=.{1,64}\Z)[A-Za-z][A-Za-z0-9]*(_[A-Za-z0-9]+)*"),
     "the name of a secret: letters and digits, words joined by one underscore, at most 64 characters",
     code="bad_name",
 )
-ROLE = Shape(re.compile(r"[a-z0-9][a-z0-9_-]{0,127}"), "the slug of a role", code="bad_name")
-SHA256 = Shape(re.compile(r"[0-9a-f]{64}"), "a SHA-256 in 64 lower-case hexadecimal digits")
-BUNDLE = Shape(
+ROLE = TextPattern(re.compile(r"[a-z0-9][a-z0-9_-]{0,127}"), "the slug of a role", code="bad_name")
+SHA256 = TextPattern(re.compile(r"[0-9a-f]{64}"), "a SHA-256 in 64 lower-case hexadecimal digits")
+BUNDLE = TextPattern(
     re.compile(r"(?!.*\.\.)[A-Za-z0-9_][A-Za-z0-9_.-]*(/[A-Za-z0-9_][A-Za-z0-9_.-]*)*"),
     "the name of a bundle: letters, digits, '.', '_', '-' and '/', relative, without '..'",
 )

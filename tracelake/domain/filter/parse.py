@@ -1,6 +1,6 @@
 """Parses filters on inputs (`where`) (S3).
 
-A map means equality on each key; a string is SQL of the smallest kind. Both become the tree of `filter_tree`, which is
+A map means equality on each key; a string is SQL of the smallest kind. Both become the tree of `tree.py`, which is
 what is stored, hashed and applied.
 """
 
@@ -11,62 +11,21 @@ from collections.abc import Mapping
 from decimal import Decimal
 from typing import Any
 
-from tracelake.domain.filter.evaluate import holds
-from tracelake.domain.filter.from_json import from_json
 from tracelake.domain.filter.from_sql import parse_sql
 from tracelake.domain.filter.tree import (
-    MAX_DIGITS,
-    AllOf,
-    AnyOf,
-    Column,
-    Comparison,
-    Exact,
     Filter,
-    In,
     InvalidFilter,
-    IsNull,
     Literal,
-    Not,
     Op,
-    Text,
     Truth,
-    Whole,
     all_of,
-    as_json,
-    canonical,
     check_size,
     column_name,
-    columns_of,
     compared,
     exact_literal,
     text_literal,
     whole_literal,
 )
-
-__all__ = [
-    "MAX_DIGITS",
-    "AllOf",
-    "AnyOf",
-    "Column",
-    "Comparison",
-    "Exact",
-    "Filter",
-    "In",
-    "InvalidFilter",
-    "IsNull",
-    "Literal",
-    "Not",
-    "Op",
-    "Text",
-    "Truth",
-    "Whole",
-    "as_json",
-    "canonical",
-    "columns_of",
-    "from_json",
-    "holds",
-    "parse_where",
-]
 
 
 def parse_where(where: str | Mapping[str, Any]) -> Filter:

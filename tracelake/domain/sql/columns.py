@@ -156,8 +156,8 @@ def _check_column(column: exp.Column, scope: _Scope) -> None:
 def _unknown(column: exp.Column, tables: Sequence[Columns | None]) -> InvalidSql:
     line, place = place_of(column)
     known = [name for columns in tables for name in columns or ()]
-    said = ".".join(part.name for part in column.parts)[:128]
-    reason, hint = f"there is no column {said!r}", closest(column.name, known)
+    name = ".".join(part.name for part in column.parts)[:128]
+    reason, hint = f"there is no column {name!r}", closest(column.name, known)
     return InvalidSql(reason, line=line, column=place, hint=hint, reason="unknown_column")
 
 

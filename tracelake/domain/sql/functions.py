@@ -80,7 +80,7 @@ CLOCKS_AND_CHANCE: Final = _words("""
     curdate current_date current_time current_timestamp localtimestamp now rand randn random randstr shuffle uniform
     unix_timestamp uuid
 """)
-"""Another result each time: for questions only, never for what is stored. (`unix_timestamp()` is the clock.)"""
+"""Another result each time: for queries only, never for stored data. (`unix_timestamp()` is the clock.)"""
 
 CLOCK_WORDS: Final = ("now", "today", "yesterday", "tomorrow")
 """Texts that Spark takes for a time of its own clock, where it makes a time of a text."""

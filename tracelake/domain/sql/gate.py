@@ -178,11 +178,11 @@ def _refuse_text(text: str) -> None:
 
 def _not_sql(error: SqlglotError) -> InvalidSql:
     found: list[dict[str, Any]] = getattr(error, "errors", None) or [{}]
-    said = str(found[0].get("description") or "it cannot be read").rstrip(".")
-    if said.startswith("Required keyword"):  # it names classes of the parser
-        said = "something is missing here"
+    problem = str(found[0].get("description") or "it cannot be read").rstrip(".")
+    if problem.startswith("Required keyword"):  # it names classes of the parser
+        problem = "something is missing here"
     return InvalidSql(
-        f"this is not SQL as Spark reads it: {said}", line=found[0].get("line"), column=found[0].get("col")
+        f"this is not SQL as Spark reads it: {problem}", line=found[0].get("line"), column=found[0].get("col")
     )
 
 

@@ -21,7 +21,6 @@ from tracelake.domain.sql.functions import AGGREGATES
 from tracelake.domain.sql.gate import CheckedSql, cte_of, granted_tables
 from tracelake.domain.sql.number_spans import ALL, Spans, shared, united
 
-QUALIFIED: Final = 2
 PLAIN_SOURCE: Final = frozenset({"this", "alias"})
 PLAIN_SELECT: Final = frozenset({
     *("with_", "expressions", "distinct", "from_", "joins", "laterals", "where"),

@@ -32,7 +32,7 @@ from tracelake.udf.invoke import payload_of
 from tracelake.udf.pack import Packed
 from tracelake.udf.runtime_api import FunctionError
 from tracelake.udf.sandbox_contents import Code, command, environment, local_run
-from tracelake.udf.sandbox_listener import Listener
+from tracelake.udf.sandbox_listener import SandboxListener
 from tracelake.udf.unpack import unpack
 from tracelake.wire.task_messages import AlertRef, InputRef, Invocation, JobRef, OutputRef, ScopeRef, UdfRef
 
@@ -92,7 +92,7 @@ def _result(endpoints: LocalEndpoints, log: str, failure: str | None, seconds: f
 
 
 async def _serve_and_run(code: Code, endpoints: LocalEndpoints, seconds: float) -> tuple[str, str | None]:
-    listener = Listener(endpoints.handle, CONNECTIONS, None)
+    listener = SandboxListener(endpoints.handle, CONNECTIONS, None)
     try:
         return await _run(code, endpoints, await listener.open_loopback(), seconds)
     finally:

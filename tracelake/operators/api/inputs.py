@@ -9,7 +9,7 @@ from uuid import UUID
 
 import msgspec
 
-from tracelake.domain.filter.parse import from_json
+from tracelake.domain.filter.from_json import from_json
 from tracelake.domain.object_names import SCHEME, Folder, ObjectName
 from tracelake.domain.ranges import Range, format_partition_key, inclusive, intersect
 from tracelake.domain.sql.number_spans import ALL, Spans, passing, shared

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame
 
-    from tracelake.data.files.parquet_writer import Place, Written
+    from tracelake.data.files.parquet_writer import OutputFolder, Written
 
 
 @dataclass(frozen=True)
@@ -62,10 +62,10 @@ class Output:
         return attempt_folder(self.ref.storage_location, self.task_id, self.attempt)
 
     @property
-    def place(self) -> Place:
-        from tracelake.data.files.parquet_writer import Place
+    def place(self) -> OutputFolder:
+        from tracelake.data.files.parquet_writer import OutputFolder
 
-        return Place(self.objects, self.folder)
+        return OutputFolder(self.objects, self.folder)
 
     def write(self, frame: DataFrame, partition: Range | str, *, files: int = 1) -> int:
         """Stage a DataFrame as one partition; return its number of rows."""

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
-from tracelake.domain.filter.parse import MAX_DIGITS
+from tracelake.domain.filter.tree import MAX_DIGITS
 from tracelake.operators.api.outcome import OperatorConfig
 
 MOST_ROWS: Final = 2**63 - 1

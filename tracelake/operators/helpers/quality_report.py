@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class CheckResult:
     check: str
     level: str
     passed: bool
@@ -21,7 +21,7 @@ class Verdict:
     explanation: str
 
 
-def report(verdicts: Sequence[Verdict], part: Range | str) -> pa.Table:
+def report(verdicts: Sequence[CheckResult], part: Range | str) -> pa.Table:
     import pyarrow as pa
 
     start, end = part.edges if isinstance(part, Range) else (None, None)

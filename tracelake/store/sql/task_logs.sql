@@ -32,7 +32,7 @@ SELECT t.attempt AS current, t.status::text, l.attempt, l.n, l.at, l.level::text
 -- name: delete_old_lines
 -- Deletes log lines that are older than they are kept ($1), up to $2.
 WITH old AS (
-    SELECT task_id, attempt, n FROM task_logs WHERE said_at < now() - $1::interval LIMIT $2
+    SELECT task_id, attempt, n FROM task_logs WHERE received_at < now() - $1::interval LIMIT $2
 ), deleted AS (
     DELETE FROM task_logs l USING old o WHERE l.task_id = o.task_id AND l.attempt = o.attempt AND l.n = o.n RETURNING 1
 )

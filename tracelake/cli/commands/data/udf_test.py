@@ -31,9 +31,9 @@ Publishes = Annotated[
     list[str] | None,
     typer.Option("--publishes", help="A buffered dataset that it may write. Repeatable.", metavar="NAME"),
 ]
-Tells = Annotated[
+Emits = Annotated[
     list[str] | None,
-    typer.Option("--tells", help="An output for which it may emit events. Repeatable.", metavar="NAME"),
+    typer.Option("--emits", help="An output for which it may emit events. Repeatable.", metavar="NAME"),
 ]
 Event = Annotated[
     str | None,
@@ -66,7 +66,7 @@ def run_here(
     *,
     dataset: Datasets = None,
     publishes: Publishes = None,
-    tells: Tells = None,
+    emits: Emits = None,
     event: Event = None,
     config: Config = None,
     state: State = None,
@@ -90,7 +90,7 @@ def run_here(
         task = LocalTask(
             datasets=dict(_dataset(text, home, Path(folder)) for text in dataset or []),
             publishes=publishes or (),
-            emits=tells or (),
+            emits=emits or (),
             scope=_object(event, "--event"),
             config=_object(config, "--config"),
             state=_object(state, "--state") or None,

@@ -146,7 +146,7 @@ def retry(task: TaskId, home: Home = None, json: Json = False) -> None:
 
 
 @app.command("cancel")
-def cancel(task: TaskId, reason: Reason = "canceled by hand", home: Home = None, json: Json = False) -> None:
+def cancel(task: TaskId, reason: Reason = "canceled manually", home: Home = None, json: Json = False) -> None:
     """Cancel a task that has not ended. If it runs, its worker is notified, and it cannot commit."""
     from tracelake.cli import render
     from tracelake.cli.api import remote
