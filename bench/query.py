@@ -4,7 +4,8 @@ A small dataset of Parquet files; the same question, warm, asked of the service 
 Dispatcher that answers at once) and of a bare Spark session that has the view already. Alternating, so that whatever
 else the machine does falls on both. The service keeps the plan of a question that is asked again (never its rows), so
 the headline and its ratio are of a text that nobody asked before, `new_group`, where both sides plan; so are those of
-the eight clients at once and of DuckDB. `ratio_asked_before` is of the others. Then the gate by itself. All on the event loop that `trace query` has.
+the eight clients at once and of DuckDB. `ratio_asked_before` is of the others. Then the gate by itself. All on the
+event loop that `trace query` has.
 """
 
 from __future__ import annotations
