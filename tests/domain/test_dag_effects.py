@@ -50,7 +50,13 @@ def test_append_is_warned_of_with_the_key_that_it_asks_for() -> None:
     assert found == [(6, "jobs[2].update_strategy", "no_effect"), (6, "jobs[2].unique_key", "no_effect")]
 
 
-OF_TASKS = ("timeout_seconds: 5", "max_attempts: 2", "max_platform_failures: 2", "retry: {backoff: 1s}", "bootstrap: {}")
+OF_TASKS = (
+    "timeout_seconds: 5",
+    "max_attempts: 2",
+    "max_platform_failures: 2",
+    "retry: {backoff: 1s}",
+    "bootstrap: {}",
+)
 
 
 @pytest.mark.parametrize("given", OF_TASKS)

@@ -6,27 +6,47 @@ The state database lies in a tablespace on a small file system of its own, which
 from __future__ import annotations
 
 import os
+import ssl
 from collections.abc import AsyncIterator, Callable, Iterator
+from datetime import UTC, datetime
 from pathlib import Path
-from uuid import uuid4
+from typing import TYPE_CHECKING, cast
+from uuid import UUID, uuid4
 
 import httpx
 import psycopg
 import pytest
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
 
 from tests.faults.test_connections import until_ready, worker_client
 from tests.support.faults.small_disk import fill, small_disk
 from tests.support.postgres import RunningServer
+from tests.support.spark.session import a_session
 from tests.support.systems.gateway import DAG, System
 from tests.support.systems.gateway import system as gateway_system
 from tests.support.systems.processes import System as Processes
+from tests.test_doors import ready, tls_in
 from tracelake.adapters.objects_disk import DiskObjects
 from tracelake.domain.object_names import ObjectName
-from tracelake.errors import DiskFull
+from tracelake.errors import DiskFull, is_platform_fault
+from tracelake.query.audit import CURRENT, Audit, read_rows
+from tracelake.query.failures import translated_errors
+from tracelake.runtime.listeners import Listener, listener_app, open_listeners
+from tracelake.spark.failures import spark_failures
 from tracelake.store.migrate import Database
+from tracelake.wire.client import DispatcherClient
+from tracelake.wire.query_messages import AuditRow
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.anyio
 TRIGGER = "/v1/dags/shop/jobs/fetch/trigger"
+ROWS = 100_000
+MANY = 1000
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 @pytest.fixture
@@ -87,6 +107,66 @@ async def test_a_full_disk_of_the_object_store_is_named_until_there_is_space(dis
     ballast.unlink()
     objects.put(name, b"0" * 100_000)
     assert objects.get(name) == b"0" * 100_000
+
+
+async def test_a_full_disk_is_named_by_every_listener_until_there_is_room(disk: Path, tmp_path: Path) -> None:
+    """Also by one that has no database, such as the runner's, which unpacks code of users."""
+
+    async def write(request: Request) -> Response:
+        (disk / request.query_params["file"]).write_bytes(b"0" * 100_000)
+        return Response(b"{}")
+
+    tls = tls_in(tmp_path)
+    listener = Listener("d", "127.0.0.1", 0, listener_app([Route("/write", write)], ready))
+    context = ssl.create_default_context(cafile=tls.ca)
+    async with open_listeners([listener], tls) as at, httpx.AsyncClient(base_url=at["d"], verify=context) as http:
+        ballast = fill(disk)
+        refused = await http.get("/write", params={"file": "x"})
+        error = refused.json()["error"]
+        assert (refused.status_code, refused.headers["retry-after"], error["code"]) == (503, "10", "disk_full")
+        assert error["message"] == "the disk of this process is full: nothing was stored"
+        missing = await http.get("/write", params={"file": "no/folder"})
+        assert missing.status_code == 500, "any other error of the system is a fault of ours"
+        ballast.unlink()
+        assert (await http.get("/write", params={"file": "x"})).is_success
+
+
+async def test_a_query_is_refused_if_its_audit_row_does_not_fit_onto_the_disk(disk: Path) -> None:
+    """The last row that fits in part is not left there as half a line, to which the next would be joined."""
+    folder, noted = disk / "audit", list[UUID]()
+    audit = Audit(folder, cast("DispatcherClient", None))  # nothing is sent
+
+    def note() -> None:
+        row = AuditRow(id=uuid4(), org_id=uuid4(), asked_at=NOW, sql_sha256="0" * 64, datasets=[], verdict="answered")
+        audit.note(row)
+        noted.append(row.id)
+
+    note()
+    ballast = fill(disk)
+    with pytest.raises(DiskFull, match="the disk of the query audit is full"):  # noqa: PT012 - one of many
+        while len(noted) < MANY:
+            note()
+    assert len(noted) > 1, "there was room for some"
+    ballast.unlink()
+    note()
+    assert [row.id for row in read_rows(folder / CURRENT)] == noted
+
+
+def test_a_full_disk_below_spark_is_a_platform_error_that_names_it_until_there_is_room(disk: Path) -> None:
+    """For a task as for a query: neither is at fault."""
+    with a_session(disk) as spark:
+        ballast = fill(disk)
+        for translated in (spark_failures("/config/query"), translated_errors({}, 1024)):
+            with pytest.raises(DiskFull, match="the disk of Spark's work folder is full") as refused, translated:
+                shuffle(spark)
+            assert is_platform_fault(refused.value.code, retryable=refused.value.retryable)
+        ballast.unlink()
+        assert shuffle(spark) == ROWS
+
+
+def shuffle(spark: SparkSession) -> int:
+    """Rows that are exchanged between two stages are written to Spark's work folder."""
+    return spark.range(ROWS).repartition(3, "id").distinct().count()
 
 
 async def test_a_log_that_cannot_be_written_breaks_no_answer(system: Processes) -> None:

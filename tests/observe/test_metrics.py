@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -23,7 +24,7 @@ from tracelake.lite.network_ports import free_port
 from tracelake.lite.plan import _metrics
 from tracelake.query.process import metrics_route
 from tracelake.runtime.metrics import GAUGES, Metrics
-from tracelake.runtime.metrics_listener import serve_metrics
+from tracelake.runtime.metrics_listener import STALL_SECONDS, _Handler, serve_metrics
 from tracelake.runtime.process import PROCESSES
 from tracelake.runtime.request_middleware import RequestMiddleware, Routes
 from tracelake.settings import IdentitySettings, MetricsSettings
@@ -213,6 +214,28 @@ async def test_a_process_without_a_listener_serves_metrics_on_loopback_if_config
             await http.get(f"http://127.0.0.1:{port}/metrics")
     with serve_metrics(metrics, 0):
         pass  # nothing listens
+
+
+async def test_a_scraper_that_stalls_delays_no_other_and_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    port = free_port()
+    assert _Handler.timeout == STALL_SECONDS
+    with serve_metrics(Metrics(), port):
+        monkeypatch.setattr(_Handler, "timeout", 600)
+        _, stalled = await asyncio.open_connection("127.0.0.1", port)
+        stalled.write(b"GET /metrics HTTP/1.1\r\nhost")
+        try:
+            async with httpx.AsyncClient(timeout=20) as http:
+                assert (await http.get(f"http://127.0.0.1:{port}/metrics")).status_code == 200
+        finally:
+            stalled.close()
+            await stalled.wait_closed()
+        monkeypatch.setattr(_Handler, "timeout", 0.1)
+        for sent in (b"", b"GET /metrics HTTP/1.1\r\nhost"):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(sent)
+            async with asyncio.timeout(60):
+                assert await reader.read() == b""
+            writer.close()
 
 
 def test_under_trace_up_each_process_has_a_port_of_its_own() -> None:

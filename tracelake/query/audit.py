@@ -7,8 +7,11 @@ previous process are sent too. While the Dispatcher is unavailable, rows stay in
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 from collections.abc import Sequence
 from contextlib import suppress
+from io import FileIO
 from pathlib import Path
 from typing import Final
 from uuid import uuid4
@@ -16,7 +19,8 @@ from uuid import uuid4
 import msgspec
 import structlog
 
-from tracelake.errors import TraceError, Unavailable
+from tracelake.errors import DiskFull, TraceError, Unavailable
+from tracelake.runtime.disk import NO_SPACE
 from tracelake.wire.client import DispatcherClient
 from tracelake.wire.query_messages import MAX_AUDIT, AuditRow
 
@@ -35,11 +39,13 @@ class Audit:
         self._new = asyncio.Event()
 
     def note(self, row: AuditRow) -> None:
-        """Append the row in one write: after a kill the line is complete or missing."""
+        """Append the row in one write: after a kill the line is whole or missing. Without it, the query is refused."""
         try:
             with (self._folder / CURRENT).open("ab", buffering=0) as file:
-                file.write(msgspec.json.encode(row) + b"\n")
+                _append(file, msgspec.json.encode(row) + b"\n")
         except OSError as error:
+            if error.errno in NO_SPACE:
+                raise DiskFull.of("the query audit", str(self._folder)) from None
             raise Unavailable(f"the audit cannot be written ({error.strerror}), so queries are refused") from None
         self._new.set()
 
@@ -80,8 +86,16 @@ class Audit:
             await self._dispatcher.audit(rows[at : at + MAX_AUDIT])
 
 
+def _append(file: FileIO, line: bytes) -> None:
+    """On a disk with room for a part of the line, the kernel writes that part: it is removed again."""
+    end = file.tell()
+    if file.write(line) < len(line):
+        file.truncate(end)
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
 def read_rows(file: Path) -> list[AuditRow]:
-    """Return the rows of a file. A line that cannot be decoded was cut by a full disk, and is skipped."""
+    """Return the rows of a file. A line that cannot be decoded was cut by a kill on a full disk, and is skipped."""
     rows = []
     for line in file.read_bytes().splitlines():
         with suppress(msgspec.DecodeError):

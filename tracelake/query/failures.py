@@ -6,7 +6,6 @@ Only what follows from the caller's own query and rows is repeated: mistakes in 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Final
@@ -15,7 +14,7 @@ import structlog
 
 from tracelake.errors import InvalidSql, QueryFailed, SparkLost, TraceError, Unavailable
 from tracelake.query.collect import too_large
-from tracelake.spark.failures import first_line, typed
+from tracelake.spark.failures import first_line, state_in, typed
 
 OF_THE_QUERY: Final = ("42", "0A", "21", "54")
 OF_THE_VALUES: Final = ("22", "23", "P0")
@@ -26,7 +25,6 @@ SHUT_DOWN: Final = ("SparkContext was shut down", "stopped SparkContext", "Spark
 OF_OUR_FILES: Final = ("PATH_NOT_FOUND", "FAILED_READ_FILE")
 """No query names a file: a missing or damaged file is not the query's fault, whatever the SQLSTATE."""
 TOO_DEEP: Final = "java.lang.StackOverflowError"
-SQLSTATE: Final = re.compile(r"\bSQLSTATE: (\w{5})\b")
 
 log = structlog.get_logger()
 
@@ -61,7 +59,7 @@ def _translate(error: BaseException, text: str, names: Mapping[str, str], max_by
 
 def _by_state(error: BaseException, text: str, names: Mapping[str, str]) -> TraceError:
     known, condition = _call(error, "getSqlState"), _call(error, "getCondition")
-    state = known or _state_of_cause(text)
+    state = known or state_in(text)
     message = _one_line(text, names) if known else ""
     if not message or any(path in message for path in PATHS):
         message = f"Spark could not answer it ({condition or type(error).__name__})"
@@ -74,12 +72,6 @@ def _by_state(error: BaseException, text: str, names: Mapping[str, str]) -> Trac
     log.warning("a query failed", condition=condition, state=state, kind=type(error).__name__)
     name = condition or type(error).__name__
     return Unavailable(f"Spark could not answer it ({name})", hint="retry in a moment")
-
-
-def _state_of_cause(text: str) -> str:
-    """Return the SQLSTATE of an error that a failed job wraps: Spark writes it into the text."""
-    match = SQLSTATE.search(text)
-    return match[1] if match else ""
 
 
 def _call(error: BaseException, method: str) -> str:

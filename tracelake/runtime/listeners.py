@@ -27,6 +27,7 @@ from tracelake.errors import (
     Busy,
     Conflict,
     DatabaseUnavailable,
+    DiskFull,
     Forbidden,
     HungUp,
     LeaseLost,
@@ -41,6 +42,7 @@ from tracelake.errors import (
     Unauthenticated,
     Unavailable,
 )
+from tracelake.runtime.disk import NO_SPACE
 from tracelake.runtime.http_limits import Admission, LimitedProtocol
 from tracelake.runtime.metrics import Metrics
 from tracelake.runtime.request_middleware import RequestMiddleware
@@ -244,7 +246,19 @@ async def on_disconnect(request: Request, gone: Exception) -> Response:
     return await on_refusal(request, HungUp("the caller hung up before the body was whole", where=""))
 
 
-HANDLERS: dict[Any, Any] = {TraceError: on_refusal, HTTPException: on_no_route, ClientDisconnect: on_disconnect}
+async def on_full_disk(request: Request, wrong: Exception) -> Response:
+    """A full disk of this process is named; any other error of the system is a fault of ours."""
+    if not isinstance(wrong, OSError) or wrong.errno not in NO_SPACE:
+        raise wrong
+    return await on_refusal(request, DiskFull.of("this process", wrong.filename))
+
+
+HANDLERS: dict[Any, Any] = {
+    TraceError: on_refusal,
+    HTTPException: on_no_route,
+    ClientDisconnect: on_disconnect,
+    OSError: on_full_disk,
+}
 """The exception handlers of every API."""
 
 

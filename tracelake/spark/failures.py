@@ -8,27 +8,30 @@ from contextlib import contextmanager
 from typing import Any, Final
 
 from tracelake import errors
-from tracelake.errors import PLATFORM_KINDS, TraceError, WorkFailed
+from tracelake.errors import PLATFORM_KINDS, DiskFull, TraceError, WorkFailed
 
 DATA = ("22", "23", "42", "0A", "2E")
 """SQLSTATE classes of mistakes in the data or the query: a retry fails again."""
 RAISED: Final = re.compile(r"^(?:tracelake\.errors\.)?(\w+): (.*)$", re.MULTILINE)
 """An error of a Python worker, which reaches the driver only as text of Spark's exception."""
+NO_SPACE: Final = re.compile(r"IOException: (?:No space left on device|Disk quota exceeded)")
+SQLSTATE: Final = re.compile(r"\bSQLSTATE: (\w{5})\b")
 
 
 @contextmanager
 def spark_failures(where: str) -> Iterator[None]:
+    from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
     from pyspark.errors import PySparkException
 
     try:
         yield
     except TraceError:
         raise
-    except PySparkException as error:
+    except (PySparkException, Py4JJavaError) as error:
         ours = typed(error)
         if ours is not None:
             raise ours from None
-        state = error.getSqlState() or ""
+        state = (error.getSqlState() if isinstance(error, PySparkException) else None) or state_in(str(error))
         message = str(error).partition("\n\nJVM stacktrace")[0].partition("\n\tat ")[0].strip()
         raise WorkFailed(message, where=where, retryable=not state.startswith(DATA)) from error
 
@@ -41,10 +44,18 @@ def first_line(text: str, names: Mapping[str, str]) -> str:
     return line
 
 
+def state_in(text: str) -> str:
+    """Return the SQLSTATE of an error that a failed job wraps: Spark writes it into the text."""
+    match = SQLSTATE.search(text)
+    return match[1] if match else ""
+
+
 def typed(error: BaseException) -> TraceError | None:
-    """Return the error that a worker raised, if the text of Spark's exception contains one."""
+    """Return the error that a worker raised, if the text of Spark's exception contains one; or that of a full disk."""
     if isinstance(error, TraceError):
         return error
+    if NO_SPACE.search(str(error)):
+        return DiskFull.of("Spark's work folder", None)
     for name, message in RAISED.findall(str(error)):
         kind = getattr(errors, name, None)
         if isinstance(kind, type) and issubclass(kind, TraceError) and kind is not errors.InvalidDag:

@@ -17,8 +17,9 @@ log = structlog.get_logger()
 
 CONNECT_SECONDS: Final = 2
 CHECK_SECONDS: Final = 1.0
-LOST_STATES: Final = ("08", "57P01", "57P02", "57P03")
-"""SQLSTATEs of a connection that was lost or could not be made, and of a server that stops or starts."""
+LOST_STATES: Final = ("08", "53", "57P01", "57P02", "57P03")
+"""SQLSTATEs of a connection that was lost or could not be made, and of a server that stops, starts or has no disk,
+memory or connections left."""
 JVM_ERRORS: Final = ("pyspark.", "py4j.")
 LOST_WORDS: Final = (
     "terminating connection due to",
@@ -43,7 +44,7 @@ def wait_for_data(dsn: str, api: TaskApi) -> bool:
 
 
 def is_outage(wrong: BaseException | None) -> bool:
-    """Whether an error, or its cause, is a lost connection to Postgres, which may be back already."""
+    """Whether an error, or its cause, is an outage of Postgres, which may be over already."""
     import psycopg
 
     while wrong is not None:
