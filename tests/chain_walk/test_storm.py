@@ -34,7 +34,7 @@ from tests.support.chain.storm import (
     a_storm,
 )
 from tests.support.programs.blocked_worker import swept
-from tests.support.systems.processes import Nursery, eventually, nursing
+from tests.support.systems.processes import Nursery, nursing
 from tracelake.domain.crash_points import POINTS
 from tracelake.store.migrate import Database
 
@@ -180,7 +180,7 @@ def test_a_follower_that_froze_and_was_followed_by_another_changes_nothing_when_
             made.system.devchain.mine(3)
             await made.until(made.is_equal)
             old.send(signal.SIGCONT)
-            assert await eventually(lambda: "lease" in old.said(), 30), f"{point}: {old.said()}"  # noqa: B023
+            await old.until_said("lease")
             await made.until(made.is_equal)
             made.system.devchain.mine(3)
             await made.until(made.is_equal)
@@ -207,7 +207,7 @@ def test_a_worker_dies_at_each_point_of_compacting_while_its_ranges_change_and_n
                 made.system.devchain.reorg(90)  # into what either of them has compacted
         made.start()
         made.system.devchain.mine(61)
-        await made.until(made.seam_is_equal)
+        await made.until(made.hot_and_cold_are_equal)
         # A source's task that was given up with its version is not tried again: the new version has its own.
         assert [said for said in await made.system.failures() if not said.startswith("follow: the lease")] == []
 

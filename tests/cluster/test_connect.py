@@ -15,11 +15,11 @@ import pytest
 
 from tests.chain_walk.test_follow import FOLLOW, equal
 from tests.support.chain.devchain import Devchain, running
-from tests.support.spark.cluster import Elsewhere, family_of
+from tests.support.spark.cluster import Elsewhere, family_of, trace_worker
 from tests.support.systems.chain import ChainSystem, rows_of, truth
 from tests.support.systems.operators import Rig
-from tests.support.systems.trace_worker import trace_worker
 from tests.support.systems.walk import walking
+from tests.support.waiting import until
 from tracelake.chain.abi.decode_logs import decode_logs
 from tracelake.chain.abi.events import ERC20_TRANSFER
 from tracelake.dispatcher.tasks.cancel import cancel_task
@@ -59,7 +59,7 @@ jobs:
     inputs: [{from: {job: go}}, {from: {dataset: numbers}, trigger: false}]
   - name: by_python
     operator: python
-    config: {function: "tests.support.spark.cluster_functions:held", args: {folder: LET_GO}, mode: full, files: 2}
+    config: {function: "tests.support.spark.functions:held", args: {folder: LET_GO}, mode: full, files: 2}
     inputs: [{from: {job: go}}, {from: {dataset: numbers}, trigger: false}]
   - name: by_quality
     operator: quality
@@ -85,7 +85,7 @@ jobs:
   - {name: go, operator: noop, runtime: dispatcher, source: {kind: manual}}
   - name: held
     operator: python
-    config: {function: "tests.support.spark.cluster_functions:held", args: {folder: FOLDER}, mode: full}
+    config: {function: "tests.support.spark.functions:held", args: {folder: FOLDER}, mode: full}
     inputs: [{from: {job: go}}, {from: {dataset: numbers}, trigger: false}]
 publish: {held: {job: held}}
 """
@@ -166,12 +166,13 @@ async def a_canceled_task_ends_its_jobs(rig: Rig, folder: Path) -> None:
     await rig.deploy(HOLD.replace("FOLDER", str(marks)))
     await rig.trigger("hold", "go")
     async with asyncio.timeout(SECONDS):
-        while not list(marks.glob("held.*")):  # noqa: ASYNC110 - it is another process that is watched
-            await asyncio.sleep(0.05)
+        await until(lambda: list(marks.glob("held.*")), "rows are held in a Python worker")
         (row,) = await rig.fetch("SELECT id FROM tasks WHERE status = 'Running'")
         await cancel_task(rig.walk.control, rig.walk.org.id, row["id"], "a test")
-        while any(psutil.pid_exists(int(mark.name.split(".")[2])) for mark in marks.glob("held.*")):  # noqa: ASYNC110
-            await asyncio.sleep(0.05)
+        await until(
+            lambda: not any(psutil.pid_exists(int(mark.name.split(".")[2])) for mark in marks.glob("held.*")),
+            "the Python workers have ended",
+        )
     assert await rig.partitions("held") == []
 
 
@@ -179,9 +180,9 @@ async def a_range_is_ingested_and_decoded(rig: ChainSystem) -> None:
     """Decoding counts what it leaves out while it reads, and here two inputs share blocks."""
     await rig.deploy(PAST)
     await rig.trigger("past", "upper", 20, 39)
-    await rig.settled(SECONDS)
+    await rig.settled()
     await rig.trigger("past", "ask", 0, 39)
-    await rig.settled(SECONDS)
+    await rig.settled()
     assert [said for said in await rig.failures() if not said.startswith("of_nothing")] == []
     logs, transfers = await rig.cold("past", "ingest"), await rig.cold("past", "decode")
     assert logs is not None
@@ -199,11 +200,11 @@ async def the_tip_is_followed_and_compacted(rig: ChainSystem) -> None:
     """Compaction reads the hot tables by the Postgres source, in the server's Python workers."""
     await rig.deploy(FOLLOW)
     version = await rig.version("live", "follow")
-    await rig.until_followed(version, SECONDS)
+    await rig.until_followed(version)
     rig.devchain.reorg(3)
     rig.devchain.mine(30)
-    await rig.until_followed(version, SECONDS)
-    await rig.settled(SECONDS)
-    await rig.until_equal(lambda: equal(rig), SECONDS)
+    await rig.until_followed(version)
+    await rig.settled()
+    await rig.until_equal(lambda: equal(rig))
     assert [said for said in await rig.failures() if not said.startswith("of_nothing")] == []
     assert await rig.cold("live", "compact") is not None

@@ -21,9 +21,9 @@ from psycopg.conninfo import conninfo_to_dict
 
 from tests.support.chain.devchain import Devchain, running
 from tests.support.postgres import RunningServer
+from tests.support.spark.cluster import trace_worker
 from tests.support.systems.chain import ChainSystem
 from tests.support.systems.operators import Rig
-from tests.support.systems.trace_worker import trace_worker
 from tests.support.systems.walk import walking
 from tracelake.operators.api.context import Resources
 from tracelake.store.migrate import Database
@@ -134,9 +134,9 @@ async def test_no_password_and_no_key_is_in_a_log_a_database_or_a_file_of_spark(
         await rig.deploy(DAG)
         chain = ChainSystem(walk, data_db, None, devchain)
         async with trace_worker(walk, tmp_path, dsns, settings, log=log):
-            await chain.until_followed(await chain.version("d", "follow"), SECONDS)
+            await chain.until_followed(await chain.version("d", "follow"))
             await rig.trigger("d", "go", start=0, end=4)
-            await chain.settled(SECONDS)
+            await chain.settled()
             first = await ended(rig)
             await the_password_is_another(postgres, data_role)
             await rig.trigger("d", "go", start=5, end=9)

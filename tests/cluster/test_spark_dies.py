@@ -5,7 +5,6 @@ About 15 s for its own Spark, and 30 s for a Connect server that is started agai
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
@@ -14,10 +13,10 @@ import psutil
 import pytest
 
 from tests.cluster.test_connect import HOLD, LOAD
-from tests.support.spark.cluster import Elsewhere
+from tests.support.spark.cluster import Elsewhere, trace_worker
 from tests.support.systems.operators import Rig
-from tests.support.systems.trace_worker import trace_worker
 from tests.support.systems.walk import Walk, walking
+from tests.support.waiting import until
 from tracelake.operators.api.context import Resources
 from tracelake.store.migrate import Database
 
@@ -89,9 +88,7 @@ async def until_rows_are_held(rig: Rig) -> None:
     await rig.settled()
     await rig.deploy(LONG_HEARTBEAT_TIMEOUT.replace("FOLDER", str(marks)))
     await rig.trigger("hold", "go")
-    async with asyncio.timeout(SECONDS):
-        while not list(marks.glob("held.*")):  # noqa: ASYNC110 - it is another process that is watched
-            await asyncio.sleep(0.05)
+    await until(lambda: list(marks.glob("held.*")), "rows are held in a Python worker")
 
 
 async def is_left_to_another(rig: Rig) -> None:

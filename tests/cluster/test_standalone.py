@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, cast
 import psutil
 import pytest
 
-from tests.support.spark.cluster import Elsewhere, family_of, kill
-from tests.support.spark.cluster_functions import PARTS
+from tests.support.spark.cluster import Elsewhere, family_of, kill, trace_worker
+from tests.support.spark.functions import PARTS
 from tests.support.systems.operators import Rig
-from tests.support.systems.trace_worker import trace_worker
 from tests.support.systems.walk import walking
 from tracelake.operators.api.context import Resources
 
@@ -37,7 +36,7 @@ jobs:
     inputs: [{from: {job: go}}]
   - name: tens
     operator: python
-    config: {function: "tests.support.spark.cluster_functions:held", args: {folder: FOLDER}, mode: full, files: 2}
+    config: {function: "tests.support.spark.functions:held", args: {folder: FOLDER}, mode: full, files: 2}
     inputs: [{from: {job: numbers}}]
   - name: sums
     operator: sql

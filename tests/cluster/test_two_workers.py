@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING, cast
 import pytest
 
 from tests.cluster.test_standalone import marks_in
-from tests.support.spark.cluster import family_of, kill
+from tests.support.spark.cluster import family_of, kill, trace_worker
 from tests.support.systems.operators import Rig
-from tests.support.systems.trace_worker import trace_worker
 from tests.support.systems.walk import walking
 from tracelake.operators.api.context import Resources
 
@@ -39,7 +38,7 @@ jobs:
     inputs: [{from: {job: go}}]
   - name: tens
     operator: python
-    config: {function: "tests.support.spark.cluster_functions:held", args: {folder: FOLDER}}
+    config: {function: "tests.support.spark.functions:held", args: {folder: FOLDER}}
     inputs: [{from: {job: numbers}}]
 publish: {numbers: {job: numbers}, tens: {job: tens}}
 """

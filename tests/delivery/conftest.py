@@ -1,4 +1,4 @@
-"""A house for each test: Gateway, Dispatcher and the delivery process's door over real databases, and a receiver."""
+"""A system for each test: Gateway, Dispatcher and the delivery process's API on real databases, and a receiver."""
 
 from __future__ import annotations
 

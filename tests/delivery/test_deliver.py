@@ -13,7 +13,8 @@ from uuid import uuid4
 import httpx
 import pytest
 
-from tests.support.systems.delivery import READER, RIVAL, SECRET, TOLD, WRITER, House, Receiver, now, until
+from tests.support.systems.delivery import READER, RIVAL, SECRET, TOLD, WRITER, House, Receiver, now
+from tests.support.waiting import until
 from tracelake.delivery.post import Sender
 from tracelake.delivery.send_alerts import AlertSender
 from tracelake.delivery.targets import Targets
@@ -80,7 +81,7 @@ async def test_it_gives_up_after_so_many_attempts_and_a_person_can_have_it_sent_
         assert await house.settled() == {"a": ("Failed", 3, "the receiver answered 500")}
         path = f"/v1/alerts/deliveries/{receiver.got[0].id}/retry"
         assert (await house.got(WRITER, "POST", path))["status"] == "Pending"
-        await until(lambda: len(receiver.got) == 4)
+        await until(lambda: len(receiver.got) == 4, "4 deliveries are received")
         assert (await house.settled())["a"][:2] == ("Sent", 1)
         assert (await house.ask(WRITER, "POST", path)).status_code == 409, "what was sent is not sent again"
 
@@ -97,7 +98,7 @@ async def test_an_old_event_is_not_sent_unless_a_person_asks_for_it(house: House
         assert [got.key for got in receiver.got] == ["new"]
         (stale,) = (await house.got(READER, "GET", "/v1/alerts/deliveries?status=Stale"))["deliveries"]
         await house.got(WRITER, "POST", f"/v1/alerts/deliveries/{stale['id']}/retry")
-        await until(lambda: len(receiver.got) == 2)
+        await until(lambda: len(receiver.got) == 2, "2 deliveries are received")
         assert (await house.settled())["old"][0] == "Sent"
 
 
@@ -142,9 +143,9 @@ async def test_a_slow_receiver_does_not_delay_the_others(house: House, receiver:
     )
     async with house.delivering(house.courier(settings)):
         await house.items(slow, [f"s{number}" for number in range(20)], channel="slow")
-        await until(lambda: len(receiver.got) == 2)
+        await until(lambda: len(receiver.got) == 2, "2 deliveries are received")
         await house.items(quick, [f"q{number}" for number in range(20)])
-        await until(lambda: sum(got.key.startswith("q") for got in receiver.got) == 20)
+        await until(lambda: sum(got.key.startswith("q") for got in receiver.got) == 20, "20 deliveries are received")
         assert sum(got.key.startswith("s") for got in receiver.got) == 2, "and no more than that go there at once"
         receiver.hold.set()
         await house.settled()
@@ -185,7 +186,7 @@ async def test_a_dispatcher_that_is_away_costs_no_attempt(house: House, receiver
     async with httpx.AsyncClient(base_url="https://127.0.0.1:1", trust_env=False) as unreachable:
         courier = AlertSender(house.pool, Targets(DispatcherClient(unreachable), 0), Sender(0), TOLD, Metrics())
         async with house.delivering(courier):
-            await until(lambda: _said(house))
+            await until(lambda: _said(house), "the error is stored")
     assert (await house.states())["a"][1] == 0
     async with house.delivering():
         assert (await house.settled())["a"][:2] == ("Sent", 1)
@@ -267,5 +268,5 @@ async def test_deliveries_that_ended_long_ago_are_deleted_and_no_others(house: H
         return (await house.states()).keys() == {"young", "waits"}
 
     async with in_background(keep_pruning(house.pool, timedelta(days=10))):
-        await until(only_the_others)
+        await until(only_the_others, "the old deliveries are deleted")
     assert await prune(house.pool, timedelta(0)) == 0  # what has ended within a day stays, whatever is asked

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from tests.support.dispatcher.job_chain import Chain, a_task, claimed, completion, deploy_chain, drained
-from tests.support.systems.delivery import House, Receiver, until
+from tests.support.systems.delivery import House, Receiver
+from tests.support.waiting import until
 from tracelake.dispatcher.control import Control
 from tracelake.dispatcher.maintenance.expire_leases import ExpireLeases
 from tracelake.dispatcher.tasks.complete import Completer
@@ -68,7 +69,7 @@ async def test_a_task_that_failed_permanently_is_sent_once_to_each_channel_of_it
         return depth.ready + depth.in_flight == 0
 
     async with house.delivering():
-        await until(all_taken)
+        await until(all_taken, "the buffer queue is empty")
         states = await house.settled()
     stop.set()
     await draining

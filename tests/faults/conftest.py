@@ -1,4 +1,4 @@
-"""What the fault tests stand on: one nursery a run, a system a test, and how long to disturb it."""
+"""One fork server for all fault tests, a system of processes for each."""
 
 from __future__ import annotations
 

@@ -21,13 +21,13 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from tests.faults.test_connections import until_ready, worker_client
-from tests.support.faults.small_disk import fill, small_disk
+from tests.support.faults.backends import fill, small_disk
 from tests.support.postgres import RunningServer
 from tests.support.spark.session import a_session
 from tests.support.systems.gateway import DAG, System
 from tests.support.systems.gateway import system as gateway_system
 from tests.support.systems.processes import System as Processes
-from tests.test_doors import ready, tls_in
+from tests.test_listeners import ready, tls_in
 from tracelake.adapters.objects_disk import DiskObjects
 from tracelake.domain.object_names import ObjectName
 from tracelake.errors import DiskFull, is_platform_fault

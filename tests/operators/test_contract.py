@@ -18,6 +18,7 @@ import pytest
 
 from tests.support.systems.operators import Numbers, Rig, numbers_dag, operator
 from tests.support.systems.walk import working
+from tests.support.waiting import until
 from tracelake.dispatcher.tasks.cancel import cancel_task
 from tracelake.domain.object_names import Folder
 from tracelake.domain.ranges import Range
@@ -121,9 +122,7 @@ async def test_spark_jobs_end_when_the_lease_of_their_task_is_lost(rig: Rig, how
             else:
                 taken = "UPDATE tasks SET lease_token = gen_random_uuid(), lease_expires_at = now() WHERE id = $1"
                 await rig.walk.control.pool.execute(taken, row["id"])
-            async with asyncio.timeout(60):
-                while not ended:  # noqa: ASYNC110 - a thread's work is waited for
-                    await asyncio.sleep(0.05)
+            await until(lambda: ended, "the task has ended")
             await rig.settled()
     assert await rig.partitions("made") == []
 
@@ -198,14 +197,11 @@ async def test_a_canceled_task_ends_its_own_spark_jobs_and_no_others(rig: Rig, t
         async with working(rig.worker()), asyncio.timeout(60):
             for start in (0, 10):
                 await rig.trigger("d", "ask", start=start, end=start + 1)
-            while not all((tmp_path / f"{start}.runs").exists() for start in (0, 10)):  # noqa: ASYNC110 - Spark's work
-                await asyncio.sleep(0.05)
+            await until(lambda: all((tmp_path / f"{start}.runs").exists() for start in (0, 10)), "both tasks run")
             await cancel_task(rig.walk.control, rig.walk.org.id, tasks[0], "a test")
-            while not ended:  # noqa: ASYNC110 - a thread's work
-                await asyncio.sleep(0.05)
+            await until(lambda: ended, "the task has ended")
             turns = (tmp_path / "10.runs").stat().st_size
-            while (tmp_path / "10.runs").stat().st_size < turns + 3:  # noqa: ASYNC110 - Spark's work
-                await asyncio.sleep(0.05)
+            await until(lambda: (tmp_path / "10.runs").stat().st_size >= turns + 3, "the other task goes on")
             assert ended == {0}
             go.touch()
             states = await rig.settled()

@@ -138,7 +138,7 @@ async def test_the_last_input_wins_where_inputs_disagree_about_a_block(rig: Rig,
     assert found == unchanged + sorted([(block, b"recent") for block in range(450, 500)] * 2)
 
 
-SPANS = {"old": {"start": 0, "end": 499}, "new": {"start": 450, "end": 499}}
+SPANS: dict[str, dict[str, Any]] = {"old": {"start": 0, "end": 499}, "new": {"start": 450, "end": 499}}
 EMPTIED = DAG.replace("{fork: FORK}", "{fork: recent, empty: [470, 470]}")
 """A reorg replaced 470 by a block without logs, after the backfill."""
 

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tests.support.chain.abi_encoder import encode
+from tests.support.chain.encoding import encode
 from tests.support.systems.operators import Rig, operator
 from tests.support.systems.walk import working
 from tracelake.chain.abi.events import ERC20_APPROVAL, ERC20_TRANSFER, ERC721_TRANSFER, read_abi

@@ -15,9 +15,10 @@ import pytest
 
 from tests.support.dispatcher.control import Org, an_org
 from tests.support.operators import registered
-from tests.support.systems.delivery import TOLD, Receiver, until
+from tests.support.systems.delivery import TOLD, Receiver
 from tests.support.systems.sink import Rig
 from tests.support.systems.walk import working
+from tests.support.waiting import until
 from tracelake.delivery.post import Sender
 from tracelake.delivery.send_alerts import AlertSender
 from tracelake.delivery.targets import Targets
@@ -141,7 +142,7 @@ async def test_an_event_is_sent_once_to_each_channel_however_often_it_is_publish
     async with rig.sinking(), working(worker), delivering(rig):
         await publish(rig, [whale, event(mine["whales"], "small", severity="info")])
         await routed(rig, 1)
-        await until(lambda: len(receiver.got) == 2)
+        await until(lambda: len(receiver.got) == 2, "2 deliveries are received")
         first = rig.data(ITEMS)
         assert [(row["dedupe_key"], row["channel"]) for row in first] == [
             ("1:0xaa:7", "ops"),
@@ -151,7 +152,7 @@ async def test_an_event_is_sent_once_to_each_channel_however_often_it_is_publish
         await publish(rig, [whale | {"block_number": 20, "payload": {"amount": "6"}}])  # a block that came back
         await publish(rig, [whale, event(mine["whales"], "other")])
         await routed(rig, 4)
-        await until(lambda: len(receiver.got) == 4)
+        await until(lambda: len(receiver.got) == 4, "4 deliveries are received")
     items = rig.data(ITEMS)
     assert {row["status"] for row in rig.data("SELECT status::text FROM alerts.deliveries")} == {"Sent"}
     sent = [(got.key, json.loads(got.body)["channel"]) for got in receiver.got]

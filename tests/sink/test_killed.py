@@ -17,9 +17,10 @@ import psycopg
 import pytest
 
 from tests.faults.test_crash_points import dies_at
-from tests.support.faults.faulty_objects import DEADLY
+from tests.support.faults.backends import DEADLY
 from tests.support.systems.processes import Caller, Nursery, System, a_system, calling, nursing
 from tests.support.systems.sink import ALERTS, alert, lines
+from tests.support.waiting import until
 from tracelake.adapters.objects_disk import DiskObjects
 from tracelake.domain.crash_points import POINTS
 from tracelake.domain.storage_locations import buffer_folder
@@ -66,8 +67,7 @@ class Producing:
             "POST", "/dags/watch/jobs/ask/trigger", {"request_id": uuid4(), "cursor": 1}
         )
         assert status == 200, said
-        while not (task := await self.system.pool.fetchval(WAITING)):  # noqa: ASYNC110 - the Dispatcher makes it
-            await asyncio.sleep(0.02)
+        task = await until(lambda: self.system.pool.fetchval(WAITING), "a task waits to be claimed")
         request = {"task_id": task, "worker_id": "a producer"}
         status, self.claimed = await self.caller.internal("/internal/task-claim", request)
         assert self.claimed["status"] == "Claimed", self.claimed

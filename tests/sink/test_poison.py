@@ -12,9 +12,10 @@ import pyarrow as pa
 import pytest
 
 from tests.sink.test_bombs import parquet
-from tests.support.faults.faulty_objects import POISON as POISON_NAME
-from tests.support.faults.faulty_objects import FaultyObjects
+from tests.support.faults.backends import POISON as POISON_NAME
+from tests.support.faults.backends import FaultyObjects
 from tests.support.systems.sink import LIMITS, SECONDS, Producer, Rig, alert, lines
+from tests.support.waiting import until
 from tracelake.dispatcher.maintenance.republish_batches import RepublishBatches
 from tracelake.dispatcher.read_gauges import Gauges
 from tracelake.domain.storage_locations import buffer_folder
@@ -145,9 +146,10 @@ async def test_an_unexpected_fault_is_retried_and_delays_and_kills_nothing_else(
     failed = ("trace_sink_batches_total", {"outcome": "Failed"})
     async with rig.sinking(writer, groups=1) as sink:
         publish = await producer.publish([alert("a")], POISON_NAME)
-        async with asyncio.timeout(SECONDS):
-            while (sink.metrics.registry.get_sample_value(*failed) or 0) < FAILED_TRIES:  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
+        await until(
+            lambda: (sink.metrics.registry.get_sample_value(*failed) or 0) >= FAILED_TRIES,
+            "the batch has failed often enough",
+        )
         await producer.publish([alert("b")])
         await rig.until("SELECT count(*) = 1 FROM buffer_publishes WHERE status = 'Committed'")
         assert await rig.fetch("SELECT status::text FROM buffer_publishes WHERE id = $1", publish) == [("Accepted",)]

@@ -12,6 +12,7 @@ import pytest
 
 from tests.support.dispatcher.control import an_org
 from tests.support.systems.sink import ALERTS, Producer, Rig, alert, lines
+from tests.support.waiting import until
 from tracelake.data.buffered.merge_batches import Applied
 from tracelake.dispatcher.buffers.dead_batches import list_dead_batches, replay_batch
 from tracelake.dispatcher.maintenance.delete_applied_batches import DeleteAppliedBatches
@@ -306,9 +307,13 @@ async def test_a_dead_batch_is_looked_up_once_more_and_stays_dead_if_it_was_not_
             "UPDATE buffer_publishes SET settled_at = settled_at - interval '1 h', sent_at = sent_at - interval '2 h'"
         )
         assert [await RepublishBatches(control, timedelta(minutes=5)).once() for _ in range(2)] == [1, 0]
-        await rig.walk.until_nothing_is_owed()
-        while (depth := await control.queue.depth("buffer")).ready or depth.in_flight:  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
+        await rig.walk.until_outbox_is_empty()
+
+        async def taken() -> bool:
+            depth = await control.queue.depth("buffer")
+            return depth.ready + depth.in_flight == 0
+
+        await until(taken, "the buffer queue is empty")
     assert await rig.settled() == {"Dead": 1}
 
 

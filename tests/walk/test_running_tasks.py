@@ -20,8 +20,8 @@ import pytest
 
 from tests.support.dispatcher.control import PULL, deployed_and_active
 from tests.support.operators import registered
-from tests.support.systems.held_tasks import Holds, a_task_in_hand, holding, the_task, until
-from tests.support.systems.walk import Walk, walking, working
+from tests.support.systems.walk import Holds, Walk, a_task_in_hand, holding, the_task, until_set, walking, working
+from tests.support.waiting import until
 from tracelake.dispatcher.events.trigger import trigger
 from tracelake.dispatcher.tasks.cancel import cancel_task
 from tracelake.errors import TraceError
@@ -80,7 +80,7 @@ async def test_a_heartbeat_that_is_refused_for_any_reason_ends_the_work_at_once(
     ):
         async with working(holding(walk, holds, http)):
             await a_task_in_hand(walk, holds)
-            await until(holds.canceled, holds)
+            await until_set(holds.canceled, holds)
         assert await walk.statuses("work") == ["Running"], "nothing was reported"
 
 
@@ -90,7 +90,7 @@ async def test_a_cancel_is_heard_while_the_queue_is_out_of_order(state_db: str, 
         await a_task_in_hand(walk, holds)
         await out_of_order(queue_db, "extend(text, uuid[], interval)")
         await cancel_task(walk.control, walk.org.id, await the_task(walk), "not wanted any more")
-        await until(holds.canceled, holds)
+        await until_set(holds.canceled, holds)
 
 
 @dataclass(frozen=True)
@@ -111,9 +111,7 @@ class Refusals:
         return getattr(self.inner, name)
 
     async def counted(self, times: int) -> None:
-        async with asyncio.timeout(60):
-            while len(self.refused) < times:  # noqa: ASYNC110 - the worker's calls are waited for
-                await asyncio.sleep(0.02)
+        await until(lambda: len(self.refused) >= times, "enough calls were refused")
 
 
 async def hung_up_on(place: Path, times: int) -> None:
@@ -175,9 +173,11 @@ async def test_a_heartbeat_that_was_not_heard_is_said_again_before_the_lease_is_
     ):
         await a_task_in_hand(walk, holds, interval=6, lease=11)
         heard = "SELECT status <> 'Running' OR last_heartbeat > started_at FROM tasks WHERE id = $1"
-        async with asyncio.timeout(60):
-            while not await walk.control.pool.fetchval(heard, await the_task(walk)):  # noqa: ASYNC110 - the beat is
-                await asyncio.sleep(0.02)
+
+        async def reached() -> bool:
+            return bool(await walk.control.pool.fetchval(heard, await the_task(walk)))
+
+        await until(reached, "a heartbeat is stored")
         holds.let_go.set()
         await walk.until("work", ["Completed"])
         assert failed

@@ -1,4 +1,4 @@
-"""Deliveries as they really are: real Postgres, the Dispatcher's own door, and a receiver that listens on loopback."""
+"""Deliveries with real Postgres, the Dispatcher's own API, and a receiver that listens on loopback."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 import json
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -20,6 +20,7 @@ import httpx
 from pydantic import SecretStr
 
 from tests.support.systems.gateway import SERVICE, System, over, system
+from tests.support.waiting import until
 from tracelake.data.delivery_items import Item, store_items
 from tracelake.delivery.check_address import Resolve
 from tracelake.delivery.post import Sender
@@ -161,10 +162,10 @@ class House:
         return await asyncio.to_thread(store_items, self.data_dsn, org, uuid4(), made)
 
     def courier(
-        self, told: DeliverySettings = TOLD, resolve: Resolve | None = None, sender: Sender | None = None
+        self, settings: DeliverySettings = TOLD, resolve: Resolve | None = None, sender: Sender | None = None
     ) -> AlertSender:
-        targets = Targets(DispatcherClient(self.system.inside), told.target_seconds)
-        return AlertSender(self.pool, targets, sender or Sender(told.answer_bytes), told, self.metrics, resolve)
+        targets = Targets(DispatcherClient(self.system.inside), settings.target_seconds)
+        return AlertSender(self.pool, targets, sender or Sender(settings.answer_bytes), settings, self.metrics, resolve)
 
     @asynccontextmanager
     async def delivering(self, courier: AlertSender | None = None) -> AsyncIterator[AlertSender]:
@@ -183,20 +184,9 @@ class House:
 
     async def settled(self) -> dict[str, tuple[str, int, str | None]]:
         """When nothing is to be sent any more: status, attempts and last error of each item by its key."""
-        await until(self._settled)
+        none = "SELECT NOT EXISTS (SELECT FROM alerts.deliveries WHERE status = 'Pending')"
+        await until(lambda: self.pool.fetchval(none), "no delivery is pending")
         return await self.states()
-
-    async def _settled(self) -> bool:
-        return not await self.pool.fetchval("SELECT EXISTS (SELECT FROM alerts.deliveries WHERE status = 'Pending')")
-
-
-async def until(is_so: Callable[[], Any]) -> None:
-    async with asyncio.timeout(SECONDS):
-        while True:
-            found = is_so()
-            if await found if asyncio.iscoroutine(found) else found:
-                return
-            await asyncio.sleep(0.02)
 
 
 @asynccontextmanager

@@ -128,7 +128,7 @@ class QuerySystem:
 
     async def claimed(self, job: str = "think", org: Org | None = None) -> Claimed:
         """Claim the first unclaimed task of this job."""
-        await self.rig.walk.until_nothing_is_owed()
+        await self.rig.walk.until_outbox_is_empty()
         task = await self.pool.fetchval(
             "SELECT t.id FROM tasks t JOIN jobs j ON j.id = t.job_id"
             " WHERE j.name = $1 AND t.org_id = $2 AND t.status = 'Queued' ORDER BY t.id LIMIT 1",
