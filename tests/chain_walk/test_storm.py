@@ -34,7 +34,7 @@ from tests.support.chain.storm import (
     a_storm,
 )
 from tests.support.programs.blocked_worker import swept
-from tests.support.systems.processes import Nursery, nursing
+from tests.support.systems.processes import ForkServer, running_fork_server
 from tracelake.domain.crash_points import POINTS
 from tracelake.store.migrate import Database
 
@@ -114,8 +114,8 @@ class RunStorm(Protocol):
 
 
 @pytest.fixture(scope="module")
-def nursery() -> Iterator[Nursery]:
-    with nursing() as made:
+def fork_server() -> Iterator[ForkServer]:
+    with running_fork_server() as made:
         yield made
 
 
@@ -126,7 +126,7 @@ def chain() -> Iterator[Devchain]:
 
 
 @pytest.fixture
-def storm(clone: Callable[[Database], str], tmp_path: Path, chain: Devchain, nursery: Nursery) -> RunStorm:
+def storm(clone: Callable[[Database], str], tmp_path: Path, chain: Devchain, fork_server: ForkServer) -> RunStorm:
     """Each story has databases, a Dispatcher and workers of its own."""
 
     def run(play: Callable[[Storm], Awaitable[None]], follows: Follows = ALL) -> None:
@@ -134,7 +134,7 @@ def storm(clone: Callable[[Database], str], tmp_path: Path, chain: Devchain, nur
             dsns = {str(name): clone(name) for name in cast("tuple[Database, ...]", ("state", "queue", "data"))}
             folder = tmp_path / uuid4().hex[:8]
             folder.mkdir()
-            async with a_storm(dsns, folder, chain, nursery, follows) as made:
+            async with a_storm(dsns, folder, chain, fork_server, follows) as made:
                 await play(made)
 
         asyncio.run(in_a_storm())

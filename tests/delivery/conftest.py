@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.systems.delivery import House, Receiver, housed
+from tests.support.systems.delivery import DeliverySystem, Receiver, delivery_system
 
 
 @pytest.fixture
@@ -22,6 +22,8 @@ def receiver() -> Iterator[Receiver]:
 
 
 @pytest.fixture
-async def house(state_db: str, queue_db: str, data_db: str, tmp_path: Path, receiver: Receiver) -> AsyncIterator[House]:
-    async with housed(state_db, queue_db, data_db, tmp_path, receiver) as made:
+async def system(
+    state_db: str, queue_db: str, data_db: str, tmp_path: Path, receiver: Receiver
+) -> AsyncIterator[DeliverySystem]:
+    async with delivery_system(state_db, queue_db, data_db, tmp_path, receiver) as made:
         yield made

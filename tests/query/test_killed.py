@@ -48,8 +48,8 @@ async def a_service(
     settings = system.settings.model_copy(
         update={
             "home": home,
-            "objects": ObjectSettings(folder=system.rig.walk.control.objects.root),  # type: ignore[attr-defined]
-            "endpoints": EndpointSettings(dispatcher_internal=system.rig.walk.listeners["dispatcher_internal"]),
+            "objects": ObjectSettings(folder=system.operators.walk.control.objects.root),  # type: ignore[attr-defined]
+            "endpoints": EndpointSettings(dispatcher_internal=system.operators.walk.listeners["dispatcher_internal"]),
             "query": system.settings.query.model_copy(update={"internal_port": port, "stuck_seconds": stuck_seconds}),
         }
     )
@@ -133,7 +133,7 @@ async def test_the_service_survives_the_loss_of_spark_and_a_kill_leaves_no_proce
     async with a_service(system, tmp_path / "home") as (_, listener):
         assert await answered(listener, LAST) == [[HOT_ROWS]], "the next one answers, the hot table too"
         # The audit has the queries from before the kill.
-        await system.rig.until("SELECT count(*) >= $1 FROM query_audit", audited + 3)
+        await system.operators.until("SELECT count(*) >= $1 FROM query_audit", audited + 3)
         bomb = await listener.post("/v1/query", json={"sql": BOMB})
         assert bomb.status_code in {422, 503, 504}, bomb.text
         assert (await listener.get("/readyz")).is_success, "whatever became of its Spark"
@@ -141,8 +141,8 @@ async def test_the_service_survives_the_loss_of_spark_and_a_kill_leaves_no_proce
 
 def exports(system: QuerySystem) -> tuple[set[str], set[str]]:
     """Exports with any file, and complete ones."""
-    folder = Folder.parse(f"s3://trace/exports/{system.rig.walk.org.id}/")
-    names = [item.name for item in system.rig.walk.control.objects.objects(folder)]
+    folder = Folder.parse(f"s3://trace/exports/{system.operators.walk.org.id}/")
+    names = [item.name for item in system.operators.walk.control.objects.objects(folder)]
     whole = [item for item in names if item.name == "_SUCCESS"]
     return {str(item).split("/")[5] for item in names}, {str(item).split("/")[5] for item in whole}
 
@@ -181,9 +181,11 @@ async def a_hot_table(system: QuerySystem) -> None:
     row = await system.pool.fetchrow(
         'UPDATE datasets d SET storage = \'{"kind": "postgres_hot"}\' FROM dataset_versions v'
         " WHERE v.dataset_uuid = d.id AND d.name = 'thought' AND d.org_id = $1 RETURNING d.id, v.id AS version",
-        system.rig.walk.org.id,
+        system.operators.walk.org.id,
     )
-    table = replace(hot_table(), org_id=system.rig.walk.org.id, dataset_uuid=row["id"], dataset_version=row["version"])
+    table = replace(
+        hot_table(), org_id=system.operators.walk.org.id, dataset_uuid=row["id"], dataset_version=row["version"]
+    )
     assert system.settings.data.query_dsn is not None
     with psycopg.connect(system.settings.data.query_dsn.get_secret_value(), autocommit=True) as connection:
         ensure(connection, table)

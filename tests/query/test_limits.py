@@ -31,7 +31,7 @@ async def works(system: QuerySystem) -> None:
 
 async def nothing_runs(system: QuerySystem) -> None:
     """The task of a canceled job may run forever, so cores are counted, not jobs."""
-    context: Any = system.rig.spark.sparkContext
+    context: Any = system.operators.spark.sparkContext
     tracker = context._jsc.sc().statusTracker()
     await until(
         lambda: not any(getexecutorinfo.numRunningTasks() for getexecutorinfo in tracker.getExecutorInfos()),
@@ -51,7 +51,7 @@ async def test_a_query_whose_caller_disconnects_is_ended(system: QuerySystem) ->
         short_timeout = httpx.Timeout(120, read=2)
         with pytest.raises(httpx.ReadTimeout):
             await impatient.post("/v1/query", json={"sql": FOREVER}, headers=headers, timeout=short_timeout)
-    await system.rig.until("SELECT EXISTS (SELECT FROM query_audit WHERE verdict = 'canceled')")
+    await system.operators.until("SELECT EXISTS (SELECT FROM query_audit WHERE verdict = 'canceled')")
     await nothing_runs(system)
     await works(system)
 

@@ -18,7 +18,7 @@ import pytest
 
 from tests.faults.test_crash_points import dies_at
 from tests.support.faults.backends import DEADLY
-from tests.support.systems.processes import Caller, Nursery, System, a_system, calling, nursing
+from tests.support.systems.processes import Caller, ForkServer, System, a_system, calling, running_fork_server
 from tests.support.systems.sink import ALERTS, alert, lines
 from tests.support.waiting import until
 from tracelake.adapters.objects_disk import DiskObjects
@@ -37,17 +37,17 @@ AT_DISPATCHER = [
 
 
 @pytest.fixture(scope="module")
-def nursery() -> Iterator[Nursery]:
-    with nursing() as made:
+def fork_server() -> Iterator[ForkServer]:
+    with running_fork_server() as made:
         yield made
 
 
 @pytest.fixture
 async def system(
-    anyio_backend: str, nursery: Nursery, state_db: str, queue_db: str, tmp_path: Path
+    anyio_backend: str, fork_server: ForkServer, state_db: str, queue_db: str, tmp_path: Path
 ) -> AsyncIterator[System]:
     del anyio_backend
-    async with a_system(nursery, state_db, queue_db, tmp_path) as made:
+    async with a_system(fork_server, state_db, queue_db, tmp_path) as made:
         yield made
 
 

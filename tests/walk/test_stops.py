@@ -23,9 +23,9 @@ from tests.support.systems.walk import (
     TOKEN,
     Holds,
     Walk,
-    a_task_in_hand,
-    holding,
-    the_task,
+    held_task,
+    held_worker,
+    start_held_task,
     until_set,
     walking,
     working,
@@ -70,8 +70,8 @@ async def walk(state_db: str, queue_db: str, tmp_path: Path) -> AsyncIterator[Wa
 @asynccontextmanager
 async def running_task(walk: Walk) -> AsyncIterator[Holds]:
     holds = Holds()
-    async with working(holding(walk, holds)):
-        await a_task_in_hand(walk, holds, interval=HALF_AN_HOUR, lease=2 * HALF_AN_HOUR)
+    async with working(held_worker(walk, holds)):
+        await start_held_task(walk, holds, interval=HALF_AN_HOUR, lease=2 * HALF_AN_HOUR)
         yield holds
 
 
@@ -88,7 +88,7 @@ async def until_unchanged(dispatcher: DispatcherClient) -> None:
 
 async def test_a_canceled_task_is_ended_at_once(walk: Walk) -> None:
     async with running_task(walk) as holds:
-        await cancel_task(walk.control, walk.org.id, await the_task(walk), "not wanted any more")
+        await cancel_task(walk.control, walk.org.id, await held_task(walk), "not wanted any more")
         await until_set(holds.canceled, holds)
     assert await walk.statuses("work") == ["Canceled"]
 
@@ -100,7 +100,7 @@ async def test_a_task_that_another_replica_cancels_is_ended_at_once(
         walking(state_db, queue_db, tmp_path, replica="two", deploys=False) as other,
         running_task(walk) as holds,
     ):
-        await cancel_task(other.control, walk.org.id, await the_task(walk), "not wanted any more")
+        await cancel_task(other.control, walk.org.id, await held_task(walk), "not wanted any more")
         await until_set(holds.canceled, holds)
 
 
@@ -128,7 +128,7 @@ async def test_a_task_that_was_canceled_while_its_worker_was_cut_off_is_ended_wh
         async with asyncio.timeout(30):
             await called_again.wait()
         mark = (await walk.control.stops.after("", 0)).mark
-        await cancel_task(walk.control, walk.org.id, await the_task(walk), "not wanted any more")
+        await cancel_task(walk.control, walk.org.id, await held_task(walk), "not wanted any more")
         await walk.control.stops.after(mark, 60)  # a waiting call would have been answered by now
         away.clear()
         await until_set(holds.canceled, holds)
@@ -149,7 +149,7 @@ async def test_a_task_that_runs_for_too_long_is_ended_when_its_time_is_over(walk
     async with running_task(walk) as holds:
         await until_set(holds.canceled, holds)
         ended = "SELECT outcome::text, error_message FROM task_attempts WHERE task_id = $1"
-        row = await walk.control.pool.fetchrow(ended, await the_task(walk))
+        row = await walk.control.pool.fetchrow(ended, await held_task(walk))
         assert row is not None
         assert tuple(row) == ("TimedOut", "attempt 1 ran longer than 1 s")
     assert await walk.statuses("work") == ["Failed"], "the worker reports nothing of an attempt that was ended"
@@ -157,7 +157,7 @@ async def test_a_task_that_runs_for_too_long_is_ended_when_its_time_is_over(walk
 
 async def test_other_tasks_of_the_worker_go_on(walk: Walk) -> None:
     async with running_task(walk) as holds:
-        ended = await the_task(walk)
+        ended = await held_task(walk)
         await trigger(walk.control, walk.org.id, "walk", "ask", cursor=2, request_id=uuid4())
         await walk.until("work", ["Running", "Running"])
         await cancel_task(walk.control, walk.org.id, ended, "not wanted any more")
@@ -182,7 +182,7 @@ async def test_a_source_that_is_paused_is_stopped_at_once(walk: Walk) -> None:
         f" heartbeat_interval_seconds: {HALF_AN_HOUR}",
     )
     await deployed_and_active(walk.control, walk.org, timed)
-    async with working(holding(walk, holds)):
+    async with working(held_worker(walk, holds)):
         await until_set(holds.begun, holds)
         await pause_source(walk.control, User(walk.org.user, walk.org.id, "acme", None, "admin"), "feed", "follow")
         await until_set(holds.stop_requested, holds)

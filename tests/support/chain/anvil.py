@@ -62,7 +62,7 @@ def anvil(program: Path) -> Iterator[Anvil]:
 
 
 class Anvil:
-    """`mine` and `reorg` as the dev chain has them; `pool`, `describe` and `chain` are what the rig asks for."""
+    """`mine` and `reorg` as the dev chain has them; `pool`, `describe` and `chain` are what test systems ask for."""
 
     chain_id = CHAIN_ID
 

@@ -1,6 +1,6 @@
 """A story of a chain and the workers that follow it: blocks, reorgs, restarts, kills; and what must be true at its end.
 
-Workers are processes of their own, forked by the nursery of the fault tests, without a Spark session: following and
+Workers are processes of their own, forked by the fork_server of the fault tests, without a Spark session: following and
 compacting need none (work that Spark would give to its executors is then done by the worker itself), and so a worker
 is there within milliseconds and can be killed often.
 """
@@ -21,7 +21,7 @@ import psycopg
 
 from tests.support.chain.devchain import Devchain
 from tests.support.systems.chain import ChainSystem, rows_of, truth
-from tests.support.systems.processes import ELAPSED, Child, Nursery
+from tests.support.systems.processes import ELAPSED, Child, ForkServer
 from tests.support.systems.walk import TOKEN, walking
 from tests.support.waiting import until
 from tracelake.wire.markers import MARKER
@@ -128,7 +128,7 @@ Step = Mine | Reorg | Back | Kill | Restart | Wait
 @dataclass
 class Storm:
     system: ChainSystem
-    nursery: Nursery
+    fork_server: ForkServer
     folder: Path
     document: dict[str, Any]
     queue: asyncpg.Pool
@@ -185,7 +185,7 @@ class Storm:
     def start(self, point: str | None = None, nth: int = 1, how: str = "kill") -> Child:
         document = {**self.document, "faults": {"point": point, "nth": nth, "how": how}}
         log = self.folder / f"worker-{len(self.workers)}.log"
-        self.workers.append(self.nursery.start("worker", document, log, faults=None, hold=None, clock=None))
+        self.workers.append(self.fork_server.start("worker", document, log, faults=None, hold=None, clock=None))
         return self.workers[-1]
 
     async def until(self, true: Callable[[], Awaitable[bool]]) -> None:
@@ -283,7 +283,7 @@ class Storm:
 
 @asynccontextmanager
 async def a_storm(
-    dsns: dict[str, str], folder: Path, devchain: Devchain, nursery: Nursery, follows: Follows
+    dsns: dict[str, str], folder: Path, devchain: Devchain, fork_server: ForkServer, follows: Follows
 ) -> AsyncIterator[Storm]:
     devchain.switch(0, START)
     branches = len(devchain.describe()["branches"])
@@ -296,7 +296,7 @@ async def a_storm(
         version = await system.version("live", "follow")
         with closing(psycopg.connect(dsns["data"], autocommit=True)) as data:
             storm = Storm(
-                system, nursery, folder, _document(system, dsns, folder), queue, version, branches, data, follows
+                system, fork_server, folder, _document(system, dsns, folder), queue, version, branches, data, follows
             )
             try:
                 yield storm

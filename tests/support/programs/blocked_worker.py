@@ -98,7 +98,7 @@ def attempt_of(name: ObjectName) -> str:
 
 
 @asynccontextmanager
-async def a_victim(given: dict[str, Any]) -> AsyncIterator[None]:
+async def blocked_worker(given: dict[str, Any]) -> AsyncIterator[None]:
     """Start a process with these resources; it is killed at the end of the block.
 
     Its child processes then end by themselves, and write nothing more.

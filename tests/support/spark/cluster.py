@@ -40,7 +40,7 @@ FOR_DRIVERS = f'export SPARK_SUBMIT_OPTS="{SMALL}"\n'
 
 
 @dataclass(frozen=True)
-class Elsewhere:
+class SparkCluster:
     """Its keeper's side: where it is, what it tells drivers (SPARK_CONF_DIR), and its processes."""
 
     folder: Path
@@ -132,9 +132,9 @@ class Elsewhere:
 
 
 @contextmanager
-def elsewhere(folder: Path) -> Iterator[Elsewhere]:
+def spark_cluster(folder: Path) -> Iterator[SparkCluster]:
     folder.mkdir()
-    made = Elsewhere(folder, find_java(os.environ, folder / "cache").home)
+    made = SparkCluster(folder, find_java(os.environ, folder / "cache").home)
     made.conf.mkdir()
     (made.conf / "spark-defaults.conf").write_text(DEFAULTS)
     (made.conf / "spark-env.sh").write_text(FOR_DRIVERS)

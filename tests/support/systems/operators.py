@@ -42,7 +42,7 @@ jobs:
 
 
 @dataclass(frozen=True)
-class Rig(OnDispatcher):
+class OperatorSystem(OnDispatcher):
     spark: SparkSession
     resources: Resources
     folder: Path
@@ -111,14 +111,14 @@ class Rig(OnDispatcher):
 
 
 @asynccontextmanager
-async def rigged(
+async def operator_system(
     state_db: str, queue_db: str, tmp_path: Path, spark: SparkSession, objects: ObjectStore | None = None
-) -> AsyncIterator[Rig]:
+) -> AsyncIterator[OperatorSystem]:
     """Files on a disk, unless another store is given."""
     files = tmp_path / "files"
     files.mkdir()
     async with walking(state_db, queue_db, tmp_path, objects=objects) as walk:
-        yield Rig(walk, spark, Resources(folder=files), tmp_path)
+        yield OperatorSystem(walk, spark, Resources(folder=files), tmp_path)
 
 
 @contextmanager

@@ -44,7 +44,7 @@ STILL_SECONDS = 60.0
 
 
 class Child:
-    """A process that the nursery started."""
+    """A process that the fork_server started."""
 
     def __init__(self, pid: int, log: Path) -> None:
         self.pid = pid
@@ -90,7 +90,7 @@ class Child:
         return self.log.read_text(errors="replace")
 
 
-class Nursery:
+class ForkServer:
     def __init__(self, program: subprocess.Popen[str]) -> None:
         self._program = program
 
@@ -104,7 +104,7 @@ class Nursery:
 
 
 @contextmanager
-def nursing() -> Iterator[Nursery]:
+def running_fork_server() -> Iterator[ForkServer]:
     """Its children die with it."""
     with subprocess.Popen(
         program("fork_server"),
@@ -115,14 +115,14 @@ def nursing() -> Iterator[Nursery]:
         env={**os.environ, "PYTHONPATH": str(ROOT)},
     ) as server:
         try:
-            yield Nursery(server)
+            yield ForkServer(server)
         finally:
             server.kill()
 
 
 @dataclass
 class System:
-    nursery: Nursery
+    fork_server: ForkServer
     folder: Path
     state_dsn: str
     queue_dsn: str
@@ -226,7 +226,7 @@ class System:
         }
         log = self.folder / f"{len(self.started)}-{role}.log"
         said = {name: str(file) if file else None for name, file in {"hold": None, "clock": None, **files}.items()}
-        child = self.nursery.start(role, document, log, faults=asdict(faults) if faults else None, **said)
+        child = self.fork_server.start(role, document, log, faults=asdict(faults) if faults else None, **said)
         self.started.append(child)
         return self.started[-1]
 
@@ -316,7 +316,7 @@ SELECT (SELECT count(*) FROM outbox WHERE status IN ('Pending', 'Processing')) A
 
 
 @asynccontextmanager
-async def a_system(nursery: Nursery, state_dsn: str, queue_dsn: str, folder: Path) -> AsyncIterator[System]:
+async def a_system(fork_server: ForkServer, state_dsn: str, queue_dsn: str, folder: Path) -> AsyncIterator[System]:
     await asyncio.to_thread(ensure_first_rows, state_dsn, WORKER_TOKEN)
     tls = ensure_certificates(folder / "tls", datetime.now(UTC))
     async with (
@@ -325,7 +325,7 @@ async def a_system(nursery: Nursery, state_dsn: str, queue_dsn: str, folder: Pat
     ):
         ports = free_ports(4)
         listeners = [(ports[0], ports[1]), (ports[2], ports[3])]
-        system = System(nursery, folder, state_dsn, queue_dsn, tls, pool, queue_pool, listeners)
+        system = System(fork_server, folder, state_dsn, queue_dsn, tls, pool, queue_pool, listeners)
         try:
             yield system
         finally:

@@ -76,7 +76,7 @@ def lines(rows: Sequence[Mapping[str, Any]]) -> bytes:
 class Producer:
     """One attempt of a task that writes into `alert_events`."""
 
-    rig: Rig
+    system: SinkSystem
     claimed: Claimed
 
     @property
@@ -90,7 +90,7 @@ class Producer:
 
     def put(self, body: bytes, name: str = "batch.jsonl") -> ObjectName:
         where = self.folder.object(name)
-        self.rig.walk.control.objects.put(where, body)
+        self.system.walk.control.objects.put(where, body)
         return where
 
     async def publish(self, body: bytes | Sequence[Mapping[str, Any]], name: str | None = None, **more: Any) -> UUID:
@@ -105,7 +105,7 @@ class Producer:
             "lease_token": self.claimed.lease_token,
         }
         asked = BufferPublishRequest(**fence, batch_uri=uri, **{"dataset_uuid": self.dataset, **more})
-        return (await self.rig.walk.tasks.publish_buffer(self.claimed.capability_token, asked)).publish_id
+        return (await self.system.walk.tasks.publish_buffer(self.claimed.capability_token, asked)).publish_id
 
     async def complete(self, status: Any = "Completed", **more: Any) -> None:
         fence: dict[str, Any] = {
@@ -113,13 +113,13 @@ class Producer:
             "attempt": self.claimed.attempt,
             "lease_token": self.claimed.lease_token,
         }
-        await self.rig.walk.tasks.complete(
+        await self.system.walk.tasks.complete(
             self.claimed.capability_token, CompleteRequest(**fence, status=status, **more)
         )
 
 
 @dataclass(frozen=True)
-class Rig(OnDispatcher):
+class SinkSystem(OnDispatcher):
     spark: SparkSession
     data_dsn: str
     folder: Path
@@ -197,10 +197,12 @@ class Rig(OnDispatcher):
 
 
 @asynccontextmanager
-async def rigged(state_db: str, queue_db: str, data_db: str, tmp_path: Path, spark: SparkSession) -> AsyncIterator[Rig]:
+async def sink_system(
+    state_db: str, queue_db: str, data_db: str, tmp_path: Path, spark: SparkSession
+) -> AsyncIterator[SinkSystem]:
     async with walking(state_db, queue_db, tmp_path) as walk:
-        yield Rig(walk, spark, data_db, tmp_path)
+        yield SinkSystem(walk, spark, data_db, tmp_path)
 
 
-async def trigger_range(rig: Rig, job: str, start: int, end: int) -> None:
-    await trigger(rig.walk.control, rig.walk.org.id, "watch", job, start=start, end=end, request_id=uuid4())
+async def trigger_range(system: SinkSystem, job: str, start: int, end: int) -> None:
+    await trigger(system.walk.control, system.walk.org.id, "watch", job, start=start, end=end, request_id=uuid4())

@@ -22,7 +22,7 @@ from pydantic import SecretStr
 from tests.support import ROOT
 from tests.support.dispatcher.control import deployed_and_active
 from tests.support.systems.runner import HELPERS, INVOKE_TOKEN, settings_for
-from tests.support.systems.sink import Rig as SinkSystem
+from tests.support.systems.sink import SinkSystem
 from tests.support.systems.walk import OnDispatcher, walking
 from tests.support.udf.bundles import zipped
 from tests.support.waiting import until

@@ -255,18 +255,18 @@ async def until_set(happened: threading.Event, holds: Holds) -> None:
         raise
 
 
-async def a_task_in_hand(walk: Walk, holds: Holds, *, interval: int = 1, lease: int = 60) -> None:
+async def start_held_task(walk: Walk, holds: Holds, *, interval: int = 1, lease: int = 60) -> None:
     timed = "UPDATE jobs SET heartbeat_interval_seconds = $1, heartbeat_timeout_seconds = $2"
     await walk.control.pool.execute(timed, interval, lease)
     await trigger(walk.control, walk.org.id, "walk", "ask", cursor=1, request_id=uuid4())
     await until_set(holds.begun, holds)
 
 
-def holding(walk: Walk, holds: Holds, http: httpx.AsyncClient | None = None) -> Wrapper:
+def held_worker(walk: Walk, holds: Holds, http: httpx.AsyncClient | None = None) -> Wrapper:
     return replace(walk.worker("w"), runner=holds, tasks=TaskClient(http) if http else walk.tasks)
 
 
-async def the_task(walk: Walk) -> UUID:
+async def held_task(walk: Walk) -> UUID:
     found: UUID = await walk.control.pool.fetchval(
         "SELECT t.id FROM tasks t JOIN jobs j ON j.id = t.job_id WHERE j.name = 'work'"
     )
