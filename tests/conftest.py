@@ -1,4 +1,4 @@
-"""What every test may stand on: one real Postgres, migrated templates, and a fresh clone of them for each test."""
+"""Fixtures for every test: one real Postgres, migrated templates, and a fresh clone of them for each test."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A shell that runs tests in the background ignores Ctrl-C, and so would whatever they start.
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# How long an example takes says something of the machine, not of the code: a busy one would fail it after 0.2 s.
+# How long an example takes depends on the machine, not on the code: a busy one would fail it after 0.2 s.
 hypothesis.settings.register_profile("untimed", deadline=None)
 hypothesis.settings.load_profile("untimed")
 
@@ -179,7 +179,7 @@ def shared_data() -> Path:
 
 
 def checkouts() -> Iterator[Path]:
-    """The one we stand in, and the one that it is a worktree of."""
+    """The current one, and the one that it is a worktree of."""
     here = Path(__file__).parents[1]
     yield here
     asked = ["git", "-C", str(here), "rev-parse", "--path-format=absolute", "--git-common-dir"]

@@ -40,7 +40,7 @@ async def test_ranges_are_cut_and_joined_and_each_full_one_is_noted_on_a_worker(
         async with working(walk.worker("one")):
             await trigger(walk.control, walk.org.id, "ranges", "ask", start=0, end=2499, request_id=uuid4())
             await walk.until("note", ["Completed"] * 2)  # 2000 to 2499 is no full range
-            await walk.until_nothing_is_owed()
+            await walk.until_outbox_is_empty()
         assert await walk.statuses("cut") == ["Completed"]
         assert await walk.statuses("join") == ["Completed"] * 50
         assert await walk.statuses("note") == ["Completed"] * 2

@@ -16,6 +16,7 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
+from tests.support.waiting import until
 from tests.test_listeners import ready, tls_in
 from tracelake.runtime.listeners import Listener, listener_app, open_listeners
 from tracelake.runtime.read_body import read_bounded
@@ -83,8 +84,7 @@ class SlowListener:
         before = self.begun
         for line in lines:
             await line.send(GET + b"\r\n")
-        while self.begun < before + count:  # noqa: ASYNC110 - counted by the application
-            await asyncio.sleep(0.005)
+        await until(lambda: self.begun >= before + count, "the requests are in progress")
         return lines
 
 

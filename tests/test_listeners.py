@@ -14,6 +14,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from tests.support.waiting import until
 from tracelake.errors import Conflict, DatabaseUnavailable, NotFound, SettingsError, SetupError, TraceError
 from tracelake.lite.certificates import ensure_certificates
 from tracelake.lite.network_ports import free_ports
@@ -56,15 +57,18 @@ async def certificate_of(address: str, ca: Path) -> bytes:
 
 async def test_a_running_listener_shows_a_renewed_certificate_to_the_next_caller(tmp_path: Path) -> None:
     tls = tls_in(tmp_path, datetime.now(UTC) - timedelta(days=61))  # 29 days are left: due
-    assert tls.ca is not None
+    ca = tls.ca
+    assert ca is not None
     async with open_listeners(
         [Listener("d", "127.0.0.1", 0, listener_app([], ready))], tls, look_every=0.02
     ) as addresses:
-        before = await certificate_of(addresses["d"], tls.ca)
+        before = await certificate_of(addresses["d"], ca)
         tls_in(tmp_path)
-        async with asyncio.timeout(30):
-            while await certificate_of(addresses["d"], tls.ca) == before:  # noqa: ASYNC110 - the listener checks by itself
-                await asyncio.sleep(0.02)
+
+        async def reached() -> bool:
+            return await certificate_of(addresses["d"], ca) != before
+
+        await until(reached, "the new certificate is served")
 
 
 @pytest.mark.parametrize("refusal", [NotFound("no"), Conflict("no"), DatabaseUnavailable("no"), SettingsError("no")])

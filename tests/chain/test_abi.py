@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.support.chain.abi_encoder import encode
+from tests.support.chain.encoding import encode
 from tracelake.chain.abi.decode_logs import decode_logs, schema_of
 from tracelake.chain.abi.events import (
     BASE_COLUMNS,

@@ -12,7 +12,7 @@ import structlog
 
 from tests.chain.test_fetch import QUICK, assert_true
 from tests.support.chain.devchain import Devchain
-from tests.support.chain.rewriting_proxy import Change, rewriting_proxy
+from tests.support.chain.proxies import Change, rewriting_proxy
 from tracelake.chain.fetch import fetch_range_sync
 from tracelake.chain.nodes.responses import Header
 from tracelake.chain.nodes.rpc_pool import Endpoint, RpcPool

@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.chain.devchain import Devchain, running
-from tests.support.chain.rpc_vectors import exchanges
+from tests.support.chain.encoding import exchanges
 from tracelake.chain.keccak import keccak
 from tracelake.chain.proofs.verify import (
     check_bloom,

@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from tests.support.chain.devchain import Devchain
-from tests.support.chain.rewriting_proxy import rewriting_proxy
+from tests.support.chain.proxies import rewriting_proxy
 from tracelake.chain.fetch import fetch_range_sync
 from tracelake.chain.nodes.health import Health, health_of
 from tracelake.chain.nodes.rpc_pool import Endpoint, RpcPool

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from tests.chain.test_fetch import QUICK
 from tests.chain.test_tip import run_with
 from tests.support.chain.devchain import Devchain
-from tests.support.chain.rewriting_proxy import rewriting_proxy
+from tests.support.chain.proxies import rewriting_proxy
 from tracelake.chain import cross_check, tip
 from tracelake.chain.fetch import Fetched, fetch_range_sync
 from tracelake.chain.nodes.rpc_pool import Endpoint, RpcPool

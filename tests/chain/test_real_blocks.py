@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from tests.support.chain.rpc_vectors import exchanges
+from tests.support.chain.encoding import exchanges
 from tracelake.chain.keccak import keccak
 from tracelake.chain.nodes.errors import read_error
 from tracelake.chain.nodes.responses import Block, BlockOfHashes, Log, Receipt, RpcError, Transaction

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tests.chain.test_real_blocks import blocks
-from tests.support.chain.rpc_vectors import exchanges
+from tests.support.chain.encoding import exchanges
 from tracelake.adapters.objects_disk import DiskObjects
 from tracelake.chain.nodes.responses import Receipt
 from tracelake.chain.schemas import SCHEMAS

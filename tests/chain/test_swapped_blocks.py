@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.support.chain.devchain import Devchain
-from tests.support.chain.rewriting_proxy import rewriting_proxy
+from tests.support.chain.proxies import rewriting_proxy
 from tracelake.chain.fetch import fetch_range_sync
 from tracelake.chain.nodes.rpc_pool import Endpoint, RpcPool
 from tracelake.errors import ProviderLied

@@ -59,7 +59,7 @@ class Steps:
 
     async def claimed(self, job: str = "compact") -> Claimed:
         """The task of this job that no worker has claimed."""
-        await self.system.walk.until_nothing_is_owed()
+        await self.system.walk.until_outbox_is_empty()
         task: UUID = await self.system.walk.control.pool.fetchval(
             "SELECT t.id FROM tasks t JOIN jobs j ON j.id = t.job_id WHERE j.name = $1 AND t.status = 'Queued'",
             job,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.chain.counting_node import CountingNode, counting_node, until_polled
+from tests.support.chain.proxies import CountingNode, counting_node, until_polled
 from tests.support.systems.chain import ChainSystem, rows_of, truth
 from tests.support.systems.walk import working
 

@@ -10,10 +10,11 @@ from dataclasses import replace
 import psycopg
 import pytest
 
-from tests.support.chain.counting_node import CountingNode, counting_node, until_polled
 from tests.support.chain.devchain import running
+from tests.support.chain.proxies import CountingNode, counting_node, until_polled
 from tests.support.systems.chain import ChainSystem
 from tests.support.systems.walk import working
+from tests.support.waiting import until
 from tracelake.chain.nodes.rpc_pool import Endpoint, RpcPool
 
 pytestmark = pytest.mark.anyio
@@ -154,9 +155,7 @@ async def test_wake_ups_of_one_follower_that_come_together_start_it_once(bare_sy
     system, worker = bare_system, bare_system.worker()
     await system.deploy(dag("once", "start_block: latest"))
     with psycopg.connect(system.queue_dsn, autocommit=True) as queue:
-        async with asyncio.timeout(60):
-            while not queue.execute(DOUBLED).rowcount:  # noqa: ASYNC110 - another process makes it
-                await asyncio.sleep(0.05)
+        await until(lambda: bool(queue.execute(DOUBLED).rowcount), "the wake-up is in the queue twice")
     async with working(worker):
         version = await system.version("once", "follow")
         await system.until_followed(version)
@@ -190,9 +189,7 @@ async def test_a_follower_ends_soon_when_its_lease_is_lost_though_its_node_never
                 await called.wait()
             [api] = worker.sources
             api.lost.set()
-            async with asyncio.timeout(60):
-                while api in worker.sources:  # noqa: ASYNC110 - a thread is waited for
-                    await asyncio.sleep(0.05)
+            await until(lambda: api not in worker.sources, "the worker has released the source")
 
 
 @pytest.mark.parametrize("nodes", [("behind", "ahead"), ("ahead", "behind")])
@@ -288,10 +285,12 @@ async def events_until(system: ChainSystem, name: str, last: int) -> list[tuple[
 
 
 async def until_final_event(system: ChainSystem, last: int) -> None:
-    async with asyncio.timeout(60):
-        last_final = OF_FINAL.format("max(upper(o.block_range)) - 1", "events")
-        while await system.walk.control.pool.fetchval(last_final) != last:  # noqa: ASYNC110 - a worker's work is waited for
-            await asyncio.sleep(0.05)
+    last_final = OF_FINAL.format("max(upper(o.block_range)) - 1", "events")
+
+    async def reached() -> bool:
+        return bool(await system.walk.control.pool.fetchval(last_final) == last)
+
+    await until(reached, "the event of the last final block is stored")
 
 
 async def followed_from(system: ChainSystem) -> int:

@@ -6,14 +6,13 @@ Without Spark: where blocks are fetched makes no difference to what is believed.
 
 from __future__ import annotations
 
-import asyncio
-
 import pytest
 
 from tests.chain_walk.test_ingest import BACKFILL
 from tests.support.chain.storm import TABLES, Follows
 from tests.support.systems.chain import ChainSystem, rows_of, truth
 from tests.support.systems.walk import working
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.anyio
 
@@ -121,6 +120,8 @@ async def test_a_throttle_said_in_json_is_waited_out(bare_system: ChainSystem) -
 
 
 async def _until_said(system: ChainSystem, word: str) -> None:
-    async with asyncio.timeout(90):
-        while word not in str(await system.walk.control.pool.fetchval(PROGRESS)):  # noqa: ASYNC110 - another's work
-            await asyncio.sleep(0.05)
+
+    async def reached() -> bool:
+        return word in str(await system.walk.control.pool.fetchval(PROGRESS))
+
+    await until(reached, "the progress of the source has the word")

@@ -34,7 +34,7 @@ from tests.support.chain.storm import (
     a_storm,
 )
 from tests.support.programs.blocked_worker import swept
-from tests.support.systems.processes import Nursery, eventually, nursing
+from tests.support.systems.processes import ForkServer, running_fork_server
 from tracelake.domain.crash_points import POINTS
 from tracelake.store.migrate import Database
 
@@ -114,8 +114,8 @@ class RunStorm(Protocol):
 
 
 @pytest.fixture(scope="module")
-def nursery() -> Iterator[Nursery]:
-    with nursing() as made:
+def fork_server() -> Iterator[ForkServer]:
+    with running_fork_server() as made:
         yield made
 
 
@@ -126,7 +126,7 @@ def chain() -> Iterator[Devchain]:
 
 
 @pytest.fixture
-def storm(clone: Callable[[Database], str], tmp_path: Path, chain: Devchain, nursery: Nursery) -> RunStorm:
+def storm(clone: Callable[[Database], str], tmp_path: Path, chain: Devchain, fork_server: ForkServer) -> RunStorm:
     """Each story has databases, a Dispatcher and workers of its own."""
 
     def run(play: Callable[[Storm], Awaitable[None]], follows: Follows = ALL) -> None:
@@ -134,7 +134,7 @@ def storm(clone: Callable[[Database], str], tmp_path: Path, chain: Devchain, nur
             dsns = {str(name): clone(name) for name in cast("tuple[Database, ...]", ("state", "queue", "data"))}
             folder = tmp_path / uuid4().hex[:8]
             folder.mkdir()
-            async with a_storm(dsns, folder, chain, nursery, follows) as made:
+            async with a_storm(dsns, folder, chain, fork_server, follows) as made:
                 await play(made)
 
         asyncio.run(in_a_storm())
@@ -180,7 +180,7 @@ def test_a_follower_that_froze_and_was_followed_by_another_changes_nothing_when_
             made.system.devchain.mine(3)
             await made.until(made.is_equal)
             old.send(signal.SIGCONT)
-            assert await eventually(lambda: "lease" in old.said(), 30), f"{point}: {old.said()}"  # noqa: B023
+            await old.until_said("lease")
             await made.until(made.is_equal)
             made.system.devchain.mine(3)
             await made.until(made.is_equal)
@@ -207,7 +207,7 @@ def test_a_worker_dies_at_each_point_of_compacting_while_its_ranges_change_and_n
                 made.system.devchain.reorg(90)  # into what either of them has compacted
         made.start()
         made.system.devchain.mine(61)
-        await made.until(made.seam_is_equal)
+        await made.until(made.hot_and_cold_are_equal)
         # A source's task that was given up with its version is not tried again: the new version has its own.
         assert [said for said in await made.system.failures() if not said.startswith("follow: the lease")] == []
 

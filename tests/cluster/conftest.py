@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.spark.cluster import Elsewhere, elsewhere
+from tests.support.spark.cluster import SparkCluster, spark_cluster
 
 
 @pytest.fixture
@@ -14,6 +14,6 @@ def anyio_backend() -> str:
 
 
 @pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[Elsewhere]:
-    with elsewhere(tmp_path / "cluster") as made:
+def cluster(tmp_path: Path) -> Iterator[SparkCluster]:
+    with spark_cluster(tmp_path / "cluster") as made:
         yield made

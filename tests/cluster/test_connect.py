@@ -15,11 +15,11 @@ import pytest
 
 from tests.chain_walk.test_follow import FOLLOW, equal
 from tests.support.chain.devchain import Devchain, running
-from tests.support.spark.cluster import Elsewhere, family_of
+from tests.support.spark.cluster import SparkCluster, family_of, trace_worker
 from tests.support.systems.chain import ChainSystem, rows_of, truth
-from tests.support.systems.operators import Rig
-from tests.support.systems.trace_worker import trace_worker
+from tests.support.systems.operators import OperatorSystem
 from tests.support.systems.walk import walking
+from tests.support.waiting import until
 from tracelake.chain.abi.decode_logs import decode_logs
 from tracelake.chain.abi.events import ERC20_TRANSFER
 from tracelake.dispatcher.tasks.cancel import cancel_task
@@ -59,7 +59,7 @@ jobs:
     inputs: [{from: {job: go}}, {from: {dataset: numbers}, trigger: false}]
   - name: by_python
     operator: python
-    config: {function: "tests.support.spark.cluster_functions:held", args: {folder: LET_GO}, mode: full, files: 2}
+    config: {function: "tests.support.spark.functions:held", args: {folder: LET_GO}, mode: full, files: 2}
     inputs: [{from: {job: go}}, {from: {dataset: numbers}, trigger: false}]
   - name: by_quality
     operator: quality
@@ -85,7 +85,7 @@ jobs:
   - {name: go, operator: noop, runtime: dispatcher, source: {kind: manual}}
   - name: held
     operator: python
-    config: {function: "tests.support.spark.cluster_functions:held", args: {folder: FOLDER}, mode: full}
+    config: {function: "tests.support.spark.functions:held", args: {folder: FOLDER}, mode: full}
     inputs: [{from: {job: go}}, {from: {dataset: numbers}, trigger: false}]
 publish: {held: {job: held}}
 """
@@ -120,7 +120,7 @@ def devchain() -> Iterator[Devchain]:
 
 @pytest.mark.timeout(1200)
 async def test_operators_do_the_same_through_spark_connect(
-    cluster: Elsewhere, devchain: Devchain, clone: Callable[[Database], str], tmp_path: Path
+    cluster: SparkCluster, devchain: Devchain, clone: Callable[[Database], str], tmp_path: Path
 ) -> None:
     (tmp_path / "files" / "in").mkdir(parents=True)
     (tmp_path / "files" / "in" / "a.csv").write_text("id\n" + "".join(f"{item}\n" for item in range(50)))
@@ -131,79 +131,80 @@ async def test_operators_do_the_same_through_spark_connect(
     }
     queue_db, data_db = clone("queue"), clone("data")
     async with walking(clone("state"), queue_db, tmp_path) as walk:
-        rig = Rig(walk, cast("SparkSession", None), Resources(), tmp_path)  # Spark is elsewhere
+        system = OperatorSystem(walk, cast("SparkSession", None), Resources(), tmp_path)  # Spark is elsewhere
         async with trace_worker(walk, tmp_path, (queue_db, data_db), far) as pid:
-            await files_sql_and_functions(rig, tmp_path)
+            await files_sql_and_functions(system, tmp_path)
             assert [process for process in family_of(pid) if process.name() == "java"] == []
-            await a_canceled_task_ends_its_jobs(rig, tmp_path)
+            await a_canceled_task_ends_its_jobs(system, tmp_path)
             await a_range_is_ingested_and_decoded(ChainSystem(walk, data_db, None, devchain))
             await the_tip_is_followed_and_compacted(ChainSystem(walk, data_db, None, devchain))
 
 
-async def files_sql_and_functions(rig: Rig, folder: Path) -> None:
+async def files_sql_and_functions(system: OperatorSystem, folder: Path) -> None:
     (folder / "let_go").mkdir()
     (folder / "let_go" / "go").touch()
-    await rig.deploy(LOAD)
-    await rig.trigger("load", "go")
-    states = await rig.settled()
-    assert states["numbers"] == ["Completed"], await rig.error("numbers")
-    await rig.deploy(WORK.replace("LET_GO", str(folder / "let_go")))
-    await rig.trigger("work", "go")
-    states = await rig.settled()
+    await system.deploy(LOAD)
+    await system.trigger("load", "go")
+    states = await system.settled()
+    assert states["numbers"] == ["Completed"], await system.error("numbers")
+    await system.deploy(WORK.replace("LET_GO", str(folder / "let_go")))
+    await system.trigger("work", "go")
+    states = await system.settled()
     for job in ("by_sql", "by_python", "by_quality"):
-        assert states[job] == ["Completed"], await rig.error(job)
-    assert await rig.rows("by_sql") == [{"id": -1, "said": "{}"}, {"id": 49, "said": "{braces} and }"}]
-    tens = await rig.rows("by_python")
+        assert states[job] == ["Completed"], await system.error(job)
+    assert await system.rows("by_sql") == [{"id": -1, "said": "{}"}, {"id": 49, "said": "{braces} and }"}]
+    tens = await system.rows("by_python")
     assert [row["ten"] for row in tens] == [10 * number for number in range(50)]
     assert {Path(row["package"]).parts[-3] for row in tens} == {"tracelake.zip"}, "the package was sent along"
     assert states["of_nothing"] == ["Failed"]
-    assert "no number " in await rig.error("of_nothing")
+    assert "no number " in await system.error("of_nothing")
 
 
-async def a_canceled_task_ends_its_jobs(rig: Rig, folder: Path) -> None:
+async def a_canceled_task_ends_its_jobs(system: OperatorSystem, folder: Path) -> None:
     marks = folder / "marks"
     marks.mkdir()
-    await rig.deploy(HOLD.replace("FOLDER", str(marks)))
-    await rig.trigger("hold", "go")
+    await system.deploy(HOLD.replace("FOLDER", str(marks)))
+    await system.trigger("hold", "go")
     async with asyncio.timeout(SECONDS):
-        while not list(marks.glob("held.*")):  # noqa: ASYNC110 - it is another process that is watched
-            await asyncio.sleep(0.05)
-        (row,) = await rig.fetch("SELECT id FROM tasks WHERE status = 'Running'")
-        await cancel_task(rig.walk.control, rig.walk.org.id, row["id"], "a test")
-        while any(psutil.pid_exists(int(mark.name.split(".")[2])) for mark in marks.glob("held.*")):  # noqa: ASYNC110
-            await asyncio.sleep(0.05)
-    assert await rig.partitions("held") == []
+        await until(lambda: list(marks.glob("held.*")), "rows are held in a Python worker")
+        (row,) = await system.fetch("SELECT id FROM tasks WHERE status = 'Running'")
+        await cancel_task(system.walk.control, system.walk.org.id, row["id"], "a test")
+        await until(
+            lambda: not any(psutil.pid_exists(int(mark.name.split(".")[2])) for mark in marks.glob("held.*")),
+            "the Python workers have ended",
+        )
+    assert await system.partitions("held") == []
 
 
-async def a_range_is_ingested_and_decoded(rig: ChainSystem) -> None:
+async def a_range_is_ingested_and_decoded(system: ChainSystem) -> None:
     """Decoding counts what it leaves out while it reads, and here two inputs share blocks."""
-    await rig.deploy(PAST)
-    await rig.trigger("past", "upper", 20, 39)
-    await rig.settled(SECONDS)
-    await rig.trigger("past", "ask", 0, 39)
-    await rig.settled(SECONDS)
-    assert [said for said in await rig.failures() if not said.startswith("of_nothing")] == []
-    logs, transfers = await rig.cold("past", "ingest"), await rig.cold("past", "decode")
+    await system.deploy(PAST)
+    await system.trigger("past", "upper", 20, 39)
+    await system.settled()
+    await system.trigger("past", "ask", 0, 39)
+    await system.settled()
+    assert [said for said in await system.failures() if not said.startswith("of_nothing")] == []
+    logs, transfers = await system.cold("past", "ingest"), await system.cold("past", "decode")
     assert logs is not None
     assert transfers is not None
-    assert rows_of(logs, "logs") == truth(rig.devchain, "logs", 0, 39)
-    true = decode_logs(truth_table(rig.devchain.chain(), "logs", 0, 39), ERC20_TRANSFER).table
+    assert rows_of(logs, "logs") == truth(system.devchain, "logs", 0, 39)
+    true = decode_logs(truth_table(system.devchain.chain(), "logs", 0, 39), ERC20_TRANSFER).table
     assert rows_of(transfers, "logs") == rows_of(true, "logs")
-    said = await rig.walk.control.pool.fetch(
+    said = await system.walk.control.pool.fetch(
         "SELECT t.progress ->> 'message' AS it FROM tasks t JOIN jobs j ON j.id = t.job_id WHERE j.name = 'decode'"
     )
     assert [row["it"] for row in said if not row["it"].startswith("left out: ")] == []
 
 
-async def the_tip_is_followed_and_compacted(rig: ChainSystem) -> None:
+async def the_tip_is_followed_and_compacted(system: ChainSystem) -> None:
     """Compaction reads the hot tables by the Postgres source, in the server's Python workers."""
-    await rig.deploy(FOLLOW)
-    version = await rig.version("live", "follow")
-    await rig.until_followed(version, SECONDS)
-    rig.devchain.reorg(3)
-    rig.devchain.mine(30)
-    await rig.until_followed(version, SECONDS)
-    await rig.settled(SECONDS)
-    await rig.until_equal(lambda: equal(rig), SECONDS)
-    assert [said for said in await rig.failures() if not said.startswith("of_nothing")] == []
-    assert await rig.cold("live", "compact") is not None
+    await system.deploy(FOLLOW)
+    version = await system.version("live", "follow")
+    await system.until_followed(version)
+    system.devchain.reorg(3)
+    system.devchain.mine(30)
+    await system.until_followed(version)
+    await system.settled()
+    await system.until_equal(lambda: equal(system))
+    assert [said for said in await system.failures() if not said.startswith("of_nothing")] == []
+    assert await system.cold("live", "compact") is not None

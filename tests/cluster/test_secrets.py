@@ -21,9 +21,9 @@ from psycopg.conninfo import conninfo_to_dict
 
 from tests.support.chain.devchain import Devchain, running
 from tests.support.postgres import RunningServer
+from tests.support.spark.cluster import trace_worker
 from tests.support.systems.chain import ChainSystem
-from tests.support.systems.operators import Rig
-from tests.support.systems.trace_worker import trace_worker
+from tests.support.systems.operators import OperatorSystem
 from tests.support.systems.walk import walking
 from tracelake.operators.api.context import Resources
 from tracelake.store.migrate import Database
@@ -122,7 +122,7 @@ async def test_no_password_and_no_key_is_in_a_log_a_database_or_a_file_of_spark(
     database = str(conninfo_to_dict(data_db)["dbname"])
     dsns, log = (queue_db, postgres.cluster.dsn(database, data_role, PASSWORD)), tmp_path / "worker.log"
     async with walking(state_db, queue_db, tmp_path) as walk, a_node_that_echoes() as bad:
-        rig = Rig(walk, cast("SparkSession", None), Resources(), tmp_path)  # Spark is in the worker
+        system = OperatorSystem(walk, cast("SparkSession", None), Resources(), tmp_path)  # Spark is in the worker
         settings = {
             "TRACE_SPARK__MASTER": "local[2]",
             "TRACE_SPARK__DRIVER_MEMORY": "512m",
@@ -131,19 +131,19 @@ async def test_no_password_and_no_key_is_in_a_log_a_database_or_a_file_of_spark(
             "TRACE_RPC_POOLS__BAD__ENDPOINTS": bad,
             "TRACE_SECRETS__JOB_KEY": SECRET_OF_JOB,
         }
-        await rig.deploy(DAG)
+        await system.deploy(DAG)
         chain = ChainSystem(walk, data_db, None, devchain)
         async with trace_worker(walk, tmp_path, dsns, settings, log=log):
-            await chain.until_followed(await chain.version("d", "follow"), SECONDS)
-            await rig.trigger("d", "go", start=0, end=4)
-            await chain.settled(SECONDS)
-            first = await ended(rig)
+            await chain.until_followed(await chain.version("d", "follow"))
+            await system.trigger("d", "go", start=0, end=4)
+            await chain.settled()
+            first = await ended(system)
             await the_password_is_another(postgres, data_role)
-            await rig.trigger("d", "go", start=5, end=9)
-            await rig.until("SELECT count(*) = 8 FROM tasks t WHERE status IN ('Completed', 'Failed')")
+            await system.trigger("d", "go", start=5, end=9)
+            await system.until("SELECT count(*) = 8 FROM tasks t WHERE status IN ('Completed', 'Failed')")
             files = [path for path in (tmp_path / "worker").rglob("*") if path.is_file()]
             texts = {str(path): path.read_bytes() for path in files}
-        said = await ended(rig)
+        said = await ended(system)
         texts |= {str(log): log.read_bytes(), **await tables(state_db), **await tables(queue_db)}
     assert {job: status for job, status, _ in first} == {
         "compact": "Completed",
@@ -161,8 +161,8 @@ async def test_no_password_and_no_key_is_in_a_log_a_database_or_a_file_of_spark(
     assert found == set()
 
 
-async def ended(rig: Rig) -> list[tuple[str, str, str]]:
-    return [tuple(row) for row in await rig.fetch(ENDED)]
+async def ended(system: OperatorSystem) -> list[tuple[str, str, str]]:
+    return [tuple(row) for row in await system.fetch(ENDED)]
 
 
 async def the_password_is_another(postgres: RunningServer, role: str) -> None:

@@ -5,7 +5,6 @@ About 15 s for its own Spark, and 30 s for a Connect server that is started agai
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
@@ -14,10 +13,10 @@ import psutil
 import pytest
 
 from tests.cluster.test_connect import HOLD, LOAD
-from tests.support.spark.cluster import Elsewhere
-from tests.support.systems.operators import Rig
-from tests.support.systems.trace_worker import trace_worker
+from tests.support.spark.cluster import SparkCluster, trace_worker
+from tests.support.systems.operators import OperatorSystem
 from tests.support.systems.walk import Walk, walking
+from tests.support.waiting import until
 from tracelake.operators.api.context import Resources
 from tracelake.store.migrate import Database
 
@@ -41,60 +40,58 @@ async def test_when_spark_is_killed_the_worker_ends_and_its_task_is_left_to_anot
 ) -> None:
     local = {"TRACE_SPARK__MASTER": "local[1]", "TRACE_SPARK__DRIVER_MEMORY": "512m"}
     async with walking(state_db, queue_db, tmp_path) as walk:
-        rig = rig_in(walk, tmp_path)
+        system = rig_in(walk, tmp_path)
         async with trace_worker(walk, tmp_path, (queue_db, data_db), local, code=1) as pid:
-            await until_rows_are_held(rig)
+            await until_rows_are_held(system)
             (jvm,) = [child for child in psutil.Process(pid).children() if child.name() == "java"]
             jvm.kill()
-        await is_left_to_another(rig)
+        await is_left_to_another(system)
 
 
 @pytest.mark.timeout(1200)
 async def test_when_a_connect_server_is_started_again_the_worker_ends_and_the_next_one_does_its_task(
-    cluster: Elsewhere, clone: Callable[[Database], str], tmp_path: Path
+    cluster: SparkCluster, clone: Callable[[Database], str], tmp_path: Path
 ) -> None:
     queue_db, data_db = clone("queue"), clone("data")
     remote = cluster.connect_server()
     far = {"TRACE_SPARK__REMOTE": remote}
     async with walking(clone("state"), queue_db, tmp_path) as walk:
-        rig = rig_in(walk, tmp_path)
+        system = rig_in(walk, tmp_path)
         async with trace_worker(walk, tmp_path, (queue_db, data_db), far, code=1):
-            await until_rows_are_held(rig)
+            await until_rows_are_held(system)
             cluster.kill_last()
             assert cluster.connect_server(int(remote.rpartition(":")[2])) == remote
-        await is_left_to_another(rig)
+        await is_left_to_another(system)
         (tmp_path / "marks" / "go").touch()
         await walk.control.pool.execute("UPDATE tasks SET lease_expires_at = now() WHERE status = 'Running'")
         walk.control.leases.notify()
-        await rig.until("SELECT EXISTS (SELECT FROM tasks WHERE status = 'Failed')")
+        await system.until("SELECT EXISTS (SELECT FROM tasks WHERE status = 'Failed')")
         await walk.control.pool.execute("UPDATE tasks SET next_retry_at = now() WHERE status = 'Failed'")
         walk.control.leases.notify()
         async with trace_worker(walk, tmp_path, (queue_db, data_db), far):
-            await rig.until("SELECT EXISTS (SELECT FROM tasks WHERE status = 'Completed' AND attempt = 2)")
-        assert [row["ten"] for row in await rig.rows("held")] == [10]
+            await system.until("SELECT EXISTS (SELECT FROM tasks WHERE status = 'Completed' AND attempt = 2)")
+        assert [row["ten"] for row in await system.rows("held")] == [10]
 
 
-def rig_in(walk: Walk, folder: Path) -> Rig:
+def rig_in(walk: Walk, folder: Path) -> OperatorSystem:
     for item in (folder / "files" / "in", folder / "marks"):
         item.mkdir(parents=True)
     (folder / "files" / "in" / "a.csv").write_text("id\n1\n")
-    return Rig(walk, cast("SparkSession", None), Resources(), folder)  # Spark is elsewhere
+    return OperatorSystem(walk, cast("SparkSession", None), Resources(), folder)  # Spark is elsewhere
 
 
-async def until_rows_are_held(rig: Rig) -> None:
+async def until_rows_are_held(system: OperatorSystem) -> None:
     """In a Python worker of Spark's."""
-    marks = rig.folder / "marks"
-    await rig.deploy(LOAD)
-    await rig.trigger("load", "go")
-    await rig.settled()
-    await rig.deploy(LONG_HEARTBEAT_TIMEOUT.replace("FOLDER", str(marks)))
-    await rig.trigger("hold", "go")
-    async with asyncio.timeout(SECONDS):
-        while not list(marks.glob("held.*")):  # noqa: ASYNC110 - it is another process that is watched
-            await asyncio.sleep(0.05)
+    marks = system.folder / "marks"
+    await system.deploy(LOAD)
+    await system.trigger("load", "go")
+    await system.settled()
+    await system.deploy(LONG_HEARTBEAT_TIMEOUT.replace("FOLDER", str(marks)))
+    await system.trigger("hold", "go")
+    await until(lambda: list(marks.glob("held.*")), "rows are held in a Python worker")
 
 
-async def is_left_to_another(rig: Rig) -> None:
-    (task,) = await rig.fetch(HELD)
+async def is_left_to_another(system: OperatorSystem) -> None:
+    (task,) = await system.fetch(HELD)
     assert dict(task) == {"status": "Running", "error_message": None}, "its lease runs out, and it is queued again"
-    assert await rig.partitions("held") == []
+    assert await system.partitions("held") == []

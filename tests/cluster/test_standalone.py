@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, cast
 import psutil
 import pytest
 
-from tests.support.spark.cluster import Elsewhere, family_of, kill
-from tests.support.spark.cluster_functions import PARTS
-from tests.support.systems.operators import Rig
-from tests.support.systems.trace_worker import trace_worker
+from tests.support.spark.cluster import SparkCluster, family_of, kill, trace_worker
+from tests.support.spark.functions import PARTS
+from tests.support.systems.operators import OperatorSystem
 from tests.support.systems.walk import walking
 from tracelake.operators.api.context import Resources
 
@@ -37,7 +36,7 @@ jobs:
     inputs: [{from: {job: go}}]
   - name: tens
     operator: python
-    config: {function: "tests.support.spark.cluster_functions:held", args: {folder: FOLDER}, mode: full, files: 2}
+    config: {function: "tests.support.spark.functions:held", args: {folder: FOLDER}, mode: full, files: 2}
     inputs: [{from: {job: numbers}}]
   - name: sums
     operator: sql
@@ -52,7 +51,7 @@ publish:
 
 @pytest.mark.timeout(1200)
 async def test_a_spark_worker_is_killed_in_the_middle_and_the_dag_ends_with_every_row_once(
-    cluster: Elsewhere, state_db: str, queue_db: str, data_db: str, tmp_path: Path
+    cluster: SparkCluster, state_db: str, queue_db: str, data_db: str, tmp_path: Path
 ) -> None:
     files, marks = tmp_path / "files", tmp_path / "marks"
     for folder in (files / "in", marks):
@@ -63,8 +62,8 @@ async def test_a_spark_worker_is_killed_in_the_middle_and_the_dag_ends_with_ever
     master = cluster.master()
     workers = [cluster.worker(master), cluster.worker(master)]
     async with walking(state_db, queue_db, tmp_path) as walk:
-        rig = Rig(walk, cast("SparkSession", None), Resources(), tmp_path)  # Spark is elsewhere
-        await rig.deploy(DAG.replace("FOLDER", str(marks)))
+        system = OperatorSystem(walk, cast("SparkSession", None), Resources(), tmp_path)  # Spark is elsewhere
+        await system.deploy(DAG.replace("FOLDER", str(marks)))
         far = {
             "SPARK_CONF_DIR": str(cluster.conf),
             "SPARK_LOCAL_IP": "127.0.0.1",
@@ -73,24 +72,26 @@ async def test_a_spark_worker_is_killed_in_the_middle_and_the_dag_ends_with_ever
             "TRACE_SPARK__DRIVER_MEMORY": "512m",
         }
         async with trace_worker(walk, tmp_path, (queue_db, data_db), far) as pid:
-            await rig.trigger("far", "go")
+            await system.trigger("far", "go")
             killed = await until_both_are_busy(marks, workers, pid)
             kill(family_of(killed.pid))
             (marks / "go").touch()
-            await rig.until("SELECT EXISTS (SELECT FROM tasks t JOIN jobs j ON j.id = t.job_id WHERE j.name = 'sums')")
-            states = await rig.settled()
+            await system.until(
+                "SELECT EXISTS (SELECT FROM tasks t JOIN jobs j ON j.id = t.job_id WHERE j.name = 'sums')"
+            )
+            states = await system.settled()
         assert {job: states[job] for job in ("numbers", "tens", "sums")} == {
             "numbers": ["Completed"],
             "tens": ["Completed"],
             "sums": ["Completed"],
-        }, await rig.error("tens")
-        assert await rig.fetch("SELECT FROM tasks WHERE attempt > 1") == [], "Spark made up for it by itself"
-        tens = await rig.rows("tens")
+        }, await system.error("tens")
+        assert await system.fetch("SELECT FROM tasks WHERE attempt > 1") == [], "Spark made up for it by itself"
+        tens = await system.rows("tens")
         assert [row["ten"] for row in tens] == [10 * number for number in range(FILES * ROWS)]
         assert {Path(row["package"]).parts[-3] for row in tens} == {"tracelake.zip"}, "the package was sent along"
-        assert await rig.rows("sums") == [{"rows": FILES * ROWS, "total": 10 * sum(range(FILES * ROWS))}]
+        assert await system.rows("sums") == [{"rows": FILES * ROWS, "total": 10 * sum(range(FILES * ROWS))}]
         for name in ("numbers", "tens", "sums"):
-            versions = await rig.fetch(
+            versions = await system.fetch(
                 "SELECT FROM partition_versions p JOIN datasets d ON d.id = p.dataset_uuid WHERE d.name = $1", name
             )
             assert len(versions) == 1, f"{name} was committed once"

@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING, cast
 import pytest
 
 from tests.cluster.test_standalone import marks_in
-from tests.support.spark.cluster import family_of, kill
-from tests.support.systems.operators import Rig
-from tests.support.systems.trace_worker import trace_worker
+from tests.support.spark.cluster import family_of, kill, trace_worker
+from tests.support.systems.operators import OperatorSystem
 from tests.support.systems.walk import walking
 from tracelake.operators.api.context import Resources
 
@@ -39,7 +38,7 @@ jobs:
     inputs: [{from: {job: go}}]
   - name: tens
     operator: python
-    config: {function: "tests.support.spark.cluster_functions:held", args: {folder: FOLDER}}
+    config: {function: "tests.support.spark.functions:held", args: {folder: FOLDER}}
     inputs: [{from: {job: numbers}}]
 publish: {numbers: {job: numbers}, tens: {job: tens}}
 """
@@ -74,27 +73,27 @@ async def test_one_of_two_workers_is_killed_and_every_partition_is_committed_onc
         ids = range(number * ROWS, (number + 1) * ROWS)
         (tmp_path / "files" / "in" / f"part_{number}.csv").write_text("id\n" + "".join(f"{item}\n" for item in ids))
     async with walking(state_db, queue_db, tmp_path) as walk, AsyncExitStack() as both:
-        rig = Rig(walk, cast("SparkSession", None), Resources(), tmp_path)  # Spark is elsewhere
-        await rig.deploy(DAG.replace("FOLDER", str(marks)))
+        system = OperatorSystem(walk, cast("SparkSession", None), Resources(), tmp_path)  # Spark is elsewhere
+        await system.deploy(DAG.replace("FOLDER", str(marks)))
         dsns = (queue_db, data_db)
         survivor = await both.enter_async_context(trace_worker(walk, tmp_path, dsns, _own(tmp_path, "one")))
         killed = await both.enter_async_context(trace_worker(walk, tmp_path, dsns, _own(tmp_path, "two"), code=-9))
-        await rig.trigger("pair", "go")
-        await until_both_are_busy(rig, marks, {survivor, killed})
+        await system.trigger("pair", "go")
+        await until_both_are_busy(system, marks, {survivor, killed})
         assert await walk.control.pool.fetchval(LEFT_BY, str(killed)) == FILES // 2
         both.callback(kill, family_of(killed)[1:])  # what it leaves behind ends by itself; not before the test, maybe
         os.kill(killed, signal.SIGKILL)
         await walk.control.pool.execute(LEASES_END, str(killed))
-        await rig.until("SELECT count(*) = $1 FROM tasks WHERE status = 'Failed'", FILES // 2)
+        await system.until("SELECT count(*) = $1 FROM tasks WHERE status = 'Failed'", FILES // 2)
         await walk.control.pool.execute(AT_ONCE)
         (marks / "go").touch()
-        await rig.until(DONE, FILES)
-        await rig.settled()
-        attempts = [tuple(row) for row in await rig.fetch(ATTEMPTS)]
+        await system.until(DONE, FILES)
+        await system.settled()
+        attempts = [tuple(row) for row in await system.fetch(ATTEMPTS)]
         assert attempts == [(1, survivor, FILES // 2), (2, survivor, FILES // 2)]
-        (committed,) = await rig.fetch(COMMITTED)
+        (committed,) = await system.fetch(COMMITTED)
         assert dict(committed) == {"partitions": FILES, "keys": FILES, "replaced": 0, "commits": FILES}
-        assert [row["ten"] for row in await rig.rows("tens")] == [10 * item for item in range(FILES * ROWS)]
+        assert [row["ten"] for row in await system.rows("tens")] == [10 * item for item in range(FILES * ROWS)]
 
 
 def _own(folder: Path, name: str) -> dict[str, str]:
@@ -107,9 +106,9 @@ def _own(folder: Path, name: str) -> dict[str, str]:
     }
 
 
-async def until_both_are_busy(rig: Rig, marks: Path, workers: set[int]) -> None:
+async def until_both_are_busy(system: OperatorSystem, marks: Path, workers: set[int]) -> None:
     """All four are running, and rows are held in a Python worker below each of the two."""
-    await rig.until(HELD, FILES)
+    await system.until(HELD, FILES)
     async with asyncio.timeout(SECONDS):
         while True:
             daemons = {int(name.split(".")[1]) for name in marks_in(marks)}

@@ -20,6 +20,7 @@ import psycopg
 import pytest
 
 from tests.support.postgres import RunningServer
+from tests.support.waiting import until
 from tracelake.adapters import queue_pg
 from tracelake.adapters.queue_pg import PgQueue
 from tracelake.errors import DatabaseUnavailable, InvalidRequest, SchemaMismatch
@@ -257,7 +258,7 @@ async def test_an_extended_message_stays_invisible(backend: Backend, queue: Queu
 async def test_what_has_ended_cannot_be_extended_or_given_back(backend: Backend, queue: Queue) -> None:
     await queue.publish("q", outgoing(b"slow"))
     late = await receive_message(queue, visibility=backend.tick)
-    await until(lambda: is_ready(queue))
+    await until(lambda: is_ready(queue), "the message is ready")
     assert await queue.extend("q", [late.receipt], HOUR) == set()
     assert await queue.release("q", [late.receipt], HOUR) == set()
     assert (await receive_message(queue)).id == late.id
@@ -369,7 +370,7 @@ async def test_a_waiting_receiver_is_woken_by_a_publish(
     async with closing(backend.open()) as publisher:
         for number in range(5):
             waiting = asyncio.create_task(receive_message(queue))
-            await until(backend.waits)
+            await until(backend.waits, "the receiver waits")
             assert not waiting.done()
             await publisher.publish("q", outgoing(b"%d" % number))
             delivery = await asyncio.wait_for(waiting, PLENTY.total_seconds())
@@ -392,7 +393,7 @@ async def test_a_waiting_receiver_is_woken_when_a_message_falls_due(
 async def test_every_waiting_receiver_gets_its_message(backend: Backend, queue: Queue) -> None:
     async with closing(backend.open()) as other:
         waiting = [asyncio.create_task(receive_message(receiver)) for receiver in (queue, other, queue, other)]
-        await until(backend.waits)
+        await until(backend.waits, "the receiver waits")
         await queue.publish("q", outgoing(b"0", b"1"))
         await other.publish("q", outgoing(b"2", b"3"))
         deliveries = await asyncio.wait_for(asyncio.gather(*waiting), PLENTY.total_seconds())
@@ -425,7 +426,7 @@ async def test_a_closed_queue_leaves_nothing_behind(backend: Backend) -> None:
     before = asyncio.all_tasks()
     queue = backend.open()
     waiting = asyncio.create_task(receive_message(queue))
-    await until(backend.waits)
+    await until(backend.waits, "the receiver waits")
     waiting.cancel()
     await asyncio.gather(waiting, return_exceptions=True)
     await queue.close()
@@ -466,7 +467,7 @@ async def test_a_restart_of_the_server_in_the_middle_loses_nothing(queue_role: s
         idle = asyncio.create_task(receive_message(queue, "idle"))
         working = [asyncio.create_task(work(queue)) for work in (publish_steadily, receive_steadily, receive_steadily)]
         for _ in range(2):
-            await until(more_than(received, len(received) + 50))
+            await until(more_than(received, len(received) + 50), "50 more are received")
             postgres.stop(signal.SIGQUIT)
             with pytest.raises(DatabaseUnavailable):  # while this call is answered, all others turn to it too
                 await impatient.depth("q")
@@ -694,12 +695,6 @@ async def take_all(queue: Queue) -> list[Delivery]:
 
 async def is_ready(queue: Queue) -> bool:
     return (await queue.depth("q")).ready == 1
-
-
-async def until(holds: Callable[[], Awaitable[bool]]) -> None:
-    async with asyncio.timeout(PLENTY.total_seconds()):
-        while not await holds():  # noqa: ASYNC110 - another process's state has no event to wait for
-            await asyncio.sleep(0.01)
 
 
 def more_than(seen: set[bytes], count: int) -> Callable[[], Awaitable[bool]]:

@@ -1,4 +1,4 @@
-"""A house for each test: Gateway, Dispatcher and the delivery process's door over real databases, and a receiver."""
+"""A system for each test: Gateway, Dispatcher and the delivery process's API on real databases, and a receiver."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.systems.delivery import House, Receiver, housed
+from tests.support.systems.delivery import DeliverySystem, Receiver, delivery_system
 
 
 @pytest.fixture
@@ -22,6 +22,8 @@ def receiver() -> Iterator[Receiver]:
 
 
 @pytest.fixture
-async def house(state_db: str, queue_db: str, data_db: str, tmp_path: Path, receiver: Receiver) -> AsyncIterator[House]:
-    async with housed(state_db, queue_db, data_db, tmp_path, receiver) as made:
+async def system(
+    state_db: str, queue_db: str, data_db: str, tmp_path: Path, receiver: Receiver
+) -> AsyncIterator[DeliverySystem]:
+    async with delivery_system(state_db, queue_db, data_db, tmp_path, receiver) as made:
         yield made

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from tests.support.dispatcher.job_chain import Chain, a_task, claimed, completion, deploy_chain, drained
-from tests.support.systems.delivery import House, Receiver, until
+from tests.support.systems.delivery import DeliverySystem, Receiver
+from tests.support.waiting import until
 from tracelake.dispatcher.control import Control
 from tracelake.dispatcher.maintenance.expire_leases import ExpireLeases
 from tracelake.dispatcher.tasks.complete import Completer
@@ -43,33 +44,33 @@ async def lose_for_good(control: Control, chain: Chain) -> str:
 
 
 async def test_a_task_that_failed_permanently_is_sent_once_to_each_channel_of_its_organisations_alert(
-    house: House, receiver: Receiver
+    system: DeliverySystem, receiver: Receiver
 ) -> None:
-    control = house.system.control
+    control = system.gateway_system.control
     chain, other = await deploy_chain(control, slug="shop"), await deploy_chain(control, slug="other")
     await fail_for_good(control, chain, "before there was an alert")
-    await house.channel(user=USER)
-    await house.alert("task_failed", user=USER)
+    await system.channel(user=USER)
+    await system.alert("task_failed", user=USER)
     await fail_for_good(control, other, "of an organisation that defines none")
     failed = {await fail_for_good(control, chain, "no luck"), await lose_for_good(control, chain)}
     revived = await fail_for_good(control, chain, "and retried before the alert was sent")
-    await house.got(USER, "POST", f"/v1/tasks/{revived}/retry")
+    await system.got(USER, "POST", f"/v1/tasks/{revived}/retry")
     await drained(control)
     # The same entries once more, as after a crash between publish and mark.
     again = "UPDATE outbox SET status = 'Pending', processed_at = NULL WHERE kind = 'notify_failure' RETURNING id"
     assert len(await control.pool.fetch(again)) == 3
     await drained(control)
-    writer = Writer(no_spark, control.objects, house.data_dsn, limits_of(SinkSettings()))
-    sink, stop = Sink(control.queue, "buffer", DispatcherClient(house.system.inside), writer), asyncio.Event()
+    writer = Writer(no_spark, control.objects, system.data_dsn, limits_of(SinkSettings()))
+    sink, stop = Sink(control.queue, "buffer", DispatcherClient(system.gateway_system.inside), writer), asyncio.Event()
     draining = asyncio.create_task(sink.drain(stop))
 
     async def all_taken() -> bool:
         depth = await control.queue.depth("buffer")
         return depth.ready + depth.in_flight == 0
 
-    async with house.delivering():
-        await until(all_taken)
-        states = await house.settled()
+    async with system.delivering():
+        await until(all_taken, "the buffer queue is empty")
+        states = await system.settled()
     stop.set()
     await draining
     assert states == {f"task:{task}": ("Sent", 1, None) for task in failed}

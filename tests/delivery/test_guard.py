@@ -17,7 +17,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from tests.support.systems.delivery import TOLD, House, Receiver
+from tests.support.systems.delivery import SETTINGS, DeliverySystem, Receiver
 from tracelake.delivery.backoff import pause_before_next, retry_after
 from tracelake.delivery.check_address import CLOSED, Destination, find_destination
 from tracelake.delivery.post import Sender
@@ -191,7 +191,7 @@ async def test_an_allowed_network_is_open_and_nothing_beside_it() -> None:
 
 
 async def test_a_name_is_looked_up_once_and_what_was_checked_is_what_is_called(
-    house: House, receiver: Receiver
+    system: DeliverySystem, receiver: Receiver
 ) -> None:
     """A name server that changes its mind after the check (rebinding) is not queried a second time."""
     lookups: list[str] = []
@@ -201,23 +201,23 @@ async def test_a_name_is_looked_up_once_and_what_was_checked_is_what_is_called(
         lookups.append(host)
         return ["127.0.0.1"] if len(lookups) == 1 else ["127.0.0.2"]
 
-    await house.channel("ops", f"http://hook.example.org:{receiver.port}/x")
-    await house.items(await house.alert(), ["a"])
-    async with house.delivering(house.courier(resolve=rebinding)):
-        assert (await house.settled())["a"][0] == "Sent"
+    await system.channel("ops", f"http://hook.example.org:{receiver.port}/x")
+    await system.items(await system.alert(), ["a"])
+    async with system.delivering(system.alert_sender(resolve=rebinding)):
+        assert (await system.settled())["a"][0] == "Sent"
     assert lookups == ["hook.example.org"]
     (got,) = receiver.got
     assert got.headers["host"] == f"hook.example.org:{receiver.port}"
 
 
 async def test_an_alert_to_our_own_network_fails_and_does_not_say_what_is_there(
-    house: House, receiver: Receiver
+    system: DeliverySystem, receiver: Receiver
 ) -> None:
-    await house.channel("ops", receiver.url())
-    await house.items(await house.alert(), ["a"])
-    settings = TOLD.model_copy(update={"allow": "", "https_only": False, "ports": ""})
-    async with house.delivering(house.courier(settings)):
-        status, attempts, reason = (await house.settled())["a"]
+    await system.channel("ops", receiver.url())
+    await system.items(await system.alert(), ["a"])
+    settings = SETTINGS.model_copy(update={"allow": "", "https_only": False, "ports": ""})
+    async with system.delivering(system.alert_sender(settings)):
+        status, attempts, reason = (await system.settled())["a"]
     assert (status, attempts) == ("Failed", 1)
     assert reason == "the address is not a public one (see the setting delivery.allow)"
     assert receiver.got == []

@@ -5,11 +5,8 @@ Real processes, killed by SIGKILL (`tests/support/programs/fork_server.py`), and
 
 from __future__ import annotations
 
-import asyncio
 import json
-import os
 import signal
-import sys
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from datetime import UTC, datetime
@@ -21,8 +18,10 @@ import psycopg
 import pytest
 
 from tests.faults.test_crash_points import dies_at
+from tests.support.child_process import running_program
 from tests.support.systems.delivery import SECRET, Receiver
-from tests.support.systems.processes import Caller, Nursery, System, a_system, calling, nursing
+from tests.support.systems.processes import Caller, ForkServer, System, a_system, calling, running_fork_server
+from tests.support.waiting import until
 from tracelake.data.delivery_items import Item, store_items
 from tracelake.domain.crash_points import POINTS
 from tracelake.domain.ids import OrgId, delivery_id
@@ -45,17 +44,17 @@ PASSED = "UPDATE alerts.deliveries SET due_at = now() WHERE status = 'Pending' A
 
 
 @pytest.fixture(scope="module")
-def nursery() -> Iterator[Nursery]:
-    with nursing() as made:
+def fork_server() -> Iterator[ForkServer]:
+    with running_fork_server() as made:
         yield made
 
 
 @pytest.fixture
 async def system(
-    anyio_backend: str, nursery: Nursery, state_db: str, queue_db: str, tmp_path: Path
+    anyio_backend: str, fork_server: ForkServer, state_db: str, queue_db: str, tmp_path: Path
 ) -> AsyncIterator[System]:
     del anyio_backend
-    async with a_system(nursery, state_db, queue_db, tmp_path) as made:
+    async with a_system(fork_server, state_db, queue_db, tmp_path) as made:
         yield made
 
 
@@ -95,9 +94,7 @@ def rows(data_db: str, statement: str) -> list[Any]:
 
 
 async def until_sent(data_db: str) -> None:
-    async with asyncio.timeout(SECONDS):
-        while rows(data_db, WAITING):  # noqa: ASYNC110 - other processes' work
-            await asyncio.sleep(0.05)
+    await until(lambda: not rows(data_db, WAITING), "no delivery is pending")
 
 
 async def test_a_delivery_process_dies_at_each_point_and_every_alert_is_sent_under_one_id(
@@ -169,12 +166,7 @@ async def test_a_worker_dies_while_it_routes_and_its_retry_makes_no_second_item(
 
 
 async def _route(request: dict[str, Any]) -> int:
-    child = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "tests.support.programs.alert_worker"),
-        cwd=ROOT,
-        stdin=asyncio.subprocess.PIPE,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-    )
-    await child.communicate(json.dumps(request).encode())
+    async with running_program("alert_worker", given=request) as child:
+        await child.communicate()
     assert child.returncode is not None
     return child.returncode

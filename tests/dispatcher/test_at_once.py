@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.dispatcher.control import control_for
 from tests.support.dispatcher.job_chain import Chain, a_task, claimed, completion, deploy_chain
-from tests.support.dispatcher.open_transactions import blocked_by, held
+from tests.support.postgres import blocked_by, held
 from tracelake.dispatcher.control import Control
 from tracelake.dispatcher.events.route import route
 from tracelake.dispatcher.tasks.claim import claim_tasks

@@ -17,6 +17,7 @@ import pytest
 from tests.support.dispatcher.control import control_for
 from tests.support.dispatcher.job_chain import Chain, a_task, claimed, completion, deploy_chain, drained, tasks_of
 from tests.support.dispatcher.staged_files import COLUMNS, Partition, folder_of, staged
+from tests.support.waiting import until
 from tracelake.adapters.objects_disk import DiskObjects
 from tracelake.capability.claims import Claims
 from tracelake.dispatcher.control import Control
@@ -376,9 +377,11 @@ async def test_a_late_reply_does_not_count_while_its_files_are_being_removed(con
     sweep = asyncio.create_task(DeleteOrphanFiles(control.pool, objects, control.places.scratch_bucket).once())
     await asyncio.to_thread(objects.called.wait, 30)
     late = asyncio.create_task(finish(control, task, claims, outputs))
-    async with asyncio.timeout(60):
-        while not late.done() and not await control.pool.fetchval(WAITS_FOR_A_LOCK):  # noqa: ASYNC110 - Postgres' work
-            await asyncio.sleep(0.01)
+
+    async def reached() -> bool:
+        return bool(late.done() or await control.pool.fetchval(WAITS_FOR_A_LOCK))
+
+    await until(reached, "the completion waits for a lock")
     assert not late.done(), "it waits until the files are gone"
     objects.go_on.set()
     assert await sweep == 1

@@ -14,6 +14,7 @@ import pytest
 
 from tests.support.systems.gateway import DAG, System
 from tests.support.systems.gateway import system as gateway_system
+from tests.support.waiting import until
 from tracelake.store.queries import queries
 
 pytestmark = pytest.mark.anyio
@@ -110,9 +111,11 @@ async def _name(pool: asyncpg.Pool) -> Any:
 
 
 async def _until_waiting(connection: asyncpg.Connection, count: int) -> None:
-    async with asyncio.timeout(60):
-        while await connection.fetchval(WAITING) < count:  # noqa: ASYNC110 - it is Postgres that is watched
-            await asyncio.sleep(0.01)
+
+    async def reached() -> bool:
+        return bool(await connection.fetchval(WAITING) >= count)
+
+    await until(reached, "other connections wait for a lock")
 
 
 WAITING = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"

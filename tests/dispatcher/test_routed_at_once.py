@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from datetime import timedelta
@@ -13,6 +12,7 @@ import pytest
 
 from tests.support.dispatcher.control import control_for
 from tests.support.dispatcher.job_chain import Chain, a_task, claimed, completion, deploy_chain, drained, tasks_of
+from tests.support.waiting import until
 from tracelake.dispatcher.control import Control
 from tracelake.dispatcher.outbox.dispatch import EntryDispatcher
 from tracelake.dispatcher.outbox.drain import Drain
@@ -58,9 +58,7 @@ async def messages(control: Control, wait: int = 0) -> int:
 async def blocked(control: Control) -> None:
     """Returns once a connection waits for a lock."""
     waits = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
-    async with asyncio.timeout(60):
-        while not await control.pool.fetchval(waits):  # noqa: ASYNC110 - what is waited for is in Postgres
-            await asyncio.sleep(0.01)
+    await until(lambda: control.pool.fetchval(waits), "another connection waits for a lock")
 
 
 async def test_the_reader_has_its_task_when_the_completion_is_accepted(control: Control) -> None:

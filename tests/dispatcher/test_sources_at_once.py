@@ -21,8 +21,8 @@ from tests.dispatcher.test_sources import (
     source,
 )
 from tests.support.dispatcher.control import PULL, Org, an_org, control_for, deployed_and_active
-from tests.support.dispatcher.open_transactions import blocked_by, held
 from tests.support.operators import registered
+from tests.support.postgres import blocked_by, held
 from tracelake.dispatcher.control import Control
 from tracelake.dispatcher.dags.activate import activate_dag
 from tracelake.dispatcher.dags.deploy import deploy_dag

@@ -1,4 +1,4 @@
-"""What the fault tests stand on: one nursery a run, a system a test, and how long to disturb it."""
+"""One fork server for all fault tests, a system of processes for each."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.systems.processes import Nursery, System, a_system, nursing
+from tests.support.systems.processes import ForkServer, System, a_system, running_fork_server
 
 
 @pytest.fixture
@@ -16,15 +16,15 @@ def anyio_backend() -> str:
 
 
 @pytest.fixture(scope="session")
-def nursery() -> Iterator[Nursery]:
-    with nursing() as made:
+def fork_server() -> Iterator[ForkServer]:
+    with running_fork_server() as made:
         yield made
 
 
 @pytest.fixture
 async def system(
-    anyio_backend: str, nursery: Nursery, state_db: str, queue_db: str, tmp_path: Path
+    anyio_backend: str, fork_server: ForkServer, state_db: str, queue_db: str, tmp_path: Path
 ) -> AsyncIterator[System]:
     del anyio_backend
-    async with a_system(nursery, state_db, queue_db, tmp_path) as made:
+    async with a_system(fork_server, state_db, queue_db, tmp_path) as made:
         yield made

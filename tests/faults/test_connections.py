@@ -19,7 +19,8 @@ from tests.support.dispatcher.control import control_for
 from tests.support.dispatcher.job_chain import Chain, a_task, claimed, completion, deploy_chain
 from tests.support.dispatcher.staged_files import staged
 from tests.support.one_connection import SecondConnection
-from tests.support.systems.processes import WORKER_TOKEN, System, eventually
+from tests.support.systems.processes import WORKER_TOKEN, System, is_ready
+from tests.support.waiting import until
 from tracelake.capability.claims import Claims
 from tracelake.dispatcher.control import Control
 from tracelake.dispatcher.events import trigger as trigger_verb
@@ -107,7 +108,7 @@ async def test_a_dispatcher_whose_pool_is_stuck_refuses_with_503_and_then_ends(s
         assert refused.headers["retry-after"] == "1"
         assert refused.json()["error"]["code"] == "no_connection"
         assert refused.json()["error"]["retryable"] is True
-        assert await eventually(lambda: not child.alive(), 60)
+        assert await child.ended()
     assert "is stuck" in child.said()
     again = system.dispatcher()  # as its supervisor would
     async with worker_client(system) as http:
@@ -151,14 +152,7 @@ async def worker_client(system: System) -> AsyncIterator[httpx.AsyncClient]:
 
 
 async def until_ready(http: httpx.AsyncClient) -> None:
-    async with asyncio.timeout(60):
-        while True:
-            try:
-                if (await http.get("/readyz")).is_success:
-                    return
-            except httpx.HTTPError:
-                pass
-            await asyncio.sleep(0.02)
+    await until(lambda: is_ready(http), "the Dispatcher is ready", ignoring=(httpx.HTTPError,))
 
 
 async def _first_refusal(http: httpx.AsyncClient) -> httpx.Response:

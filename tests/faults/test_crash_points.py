@@ -13,10 +13,11 @@ from pathlib import Path
 import pytest
 
 import tracelake
-from tests.support.faults.faulty_queue import Faults
+from tests.support.faults.backends import Faults
 from tests.support.faults.history_checker import assert_kept
 from tests.support.faults.traffic import Traffic, by_hand, flowing
 from tests.support.systems.processes import Child, System, calling
+from tests.support.waiting import until
 from tracelake.domain.crash_points import POINTS
 
 pytestmark = pytest.mark.anyio
@@ -103,8 +104,7 @@ async def test_a_dispatcher_dies_at_each_point_of_its_first_start_and_the_next_o
         traffic = Traffic(system, caller)
         await traffic.deploy()
         async with flowing(traffic), asyncio.timeout(100):
-            while not traffic.accepted:  # noqa: ASYNC110 - its rounds are other tasks
-                await asyncio.sleep(0.01)
+            await until(lambda: traffic.accepted, "a call is accepted")
     assert await system.pool.fetchval("SELECT count(*) FROM signing_keys WHERE status = 'Active'") == 1
     await assert_kept(system.pool, system.queue_pool, traffic.accepted)
 
@@ -124,8 +124,11 @@ async def test_a_dispatcher_dies_while_it_clears_up_and_only_what_is_old_is_gone
             await system.pool.execute(OLD_ENTRIES)
             await dies_at(system.dispatcher(point=point), point)
         system.dispatcher()
-        while await system.pool.fetchval(UNCLEARED):  # noqa: ASYNC110 - the Dispatcher clears it
-            await asyncio.sleep(0.05)
+
+        async def reached() -> bool:
+            return not await system.pool.fetchval(UNCLEARED)
+
+        await until(reached, "orphan files are deleted and the outbox is pruned")
     await assert_kept(system.pool, system.queue_pool, traffic.accepted)
 
 

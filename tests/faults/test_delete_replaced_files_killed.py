@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import pytest
 
 from tests.dispatcher.test_delete_replaced_files import A_MONTH_PASSES, names, written
@@ -12,6 +10,7 @@ from tests.support.dispatcher.control import control_for
 from tests.support.dispatcher.job_chain import deploy_chain
 from tests.support.dispatcher.staged_files import folder_of
 from tests.support.systems.processes import System
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.anyio
 
@@ -48,8 +47,11 @@ async def test_a_dispatcher_dies_while_it_removes_replaced_files_and_the_next_on
         again = await written(control, chain, (100, 199))
         await control.pool.execute(A_MONTH_PASSES)
         system.dispatcher()
-        while await noted(system) < 3:  # noqa: ASYNC110 - the Dispatcher removes it
-            await asyncio.sleep(0.05)
+
+        async def reached() -> bool:
+            return await noted(system) >= 3
+
+        await until(reached, "three partitions are marked as replaced")
         assert names(control, folder_of(former)) == set(), "with the last of its files the marker goes"
         assert names(control, folder_of(again)) == {"first_100_199.parquet", "_SUCCESS"}
         assert await system.pool.fetchval(MARKED_TOO_EARLY) == 0

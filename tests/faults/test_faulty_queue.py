@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.faults.faulty_queue import Faults
+from tests.support.faults.backends import Faults
 from tests.support.faults.history_checker import assert_kept
 from tests.support.faults.traffic import Traffic, by_hand
 from tests.support.systems.processes import System, calling

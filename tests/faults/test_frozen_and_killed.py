@@ -16,7 +16,8 @@ import pytest
 from tests.support.faults.history_checker import assert_kept
 from tests.support.faults.traffic import Traffic, flowing
 from tests.support.postgres import RunningServer
-from tests.support.systems.processes import Child, System, calling, eventually
+from tests.support.systems.processes import Child, System, calling
+from tests.support.waiting import until
 from tracelake.store.db import OUTAGES
 
 pytestmark = pytest.mark.anyio
@@ -45,14 +46,14 @@ async def test_a_worker_frozen_beyond_its_lease_cannot_commit_when_it_wakes(syst
         await traffic.deploy()
         frozen = system.worker(hold=tmp_path / "held")
         await traffic.trigger("span", start=0, end=29)
-        assert await eventually((tmp_path / "held.begun").exists, 30)
+        await until((tmp_path / "held.begun").exists, "the task runs")
         frozen.send(signal.SIGSTOP)
         assert await frozen.stopped()
         (tmp_path / "held.go").touch()
         system.worker()
         await system.drained()  # its lease ran out, and another did the work
         frozen.send(signal.SIGCONT)
-        assert await eventually(lambda: "lease lost" in frozen.said() or "refused" in frozen.said(), 30), frozen.said()
+        await frozen.until_said("lease lost", "refused")
         await traffic.settle()
     pool, mark = system.pool, f"worker {frozen.pid}"
     outcomes = await pool.fetch("SELECT DISTINCT outcome::text FROM task_attempts WHERE worker_id = $1", mark)

@@ -21,7 +21,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from tests.faults.test_connections import until_ready, worker_client
-from tests.support.faults.small_disk import fill, small_disk
+from tests.support.faults.backends import fill, small_disk
 from tests.support.postgres import RunningServer
 from tests.support.spark.session import a_session
 from tests.support.systems.gateway import DAG, System

@@ -15,8 +15,9 @@ from uuid import UUID, uuid4
 import httpx
 import pytest
 
-from tests.lite.test_up import LIGHT, System, wait_until
-from tests.support.faults.small_disk import fill, small_disk
+from tests.support.faults.backends import fill, small_disk
+from tests.support.systems.trace_up import LIGHT, TraceUp, trace_without_java
+from tests.support.waiting import wait_until
 
 TRIGGER = "/v1/dags/shop/jobs/fetch/trigger"
 DAG = "name: shop\njobs: [{name: fetch, operator: noop, runtime: dispatcher, source: {kind: manual}}]\n"
@@ -31,9 +32,8 @@ def disk() -> Iterator[Path]:
 
 def test_a_full_home_stops_nothing_permanently_and_all_goes_on_when_there_is_space(disk: Path) -> None:
     """`up` writes its own lines to the same disk, as with --detach."""
-    system = System(disk, "--without", LIGHT, env={"TRACE_UP__BACKOFF_MAX_SECONDS": "1"})
-    with (disk / "up.log").open("ab") as log:
-        system.start(stdout=log.fileno())
+    system = trace_without_java(disk, "--without", LIGHT, env={"TRACE_UP__BACKOFF_MAX_SECONDS": "1"})
+    system.start()
     try:
         with calling(system) as http:
             deploy(http)
@@ -44,15 +44,17 @@ def test_a_full_home_stops_nothing_permanently_and_all_goes_on_when_there_is_spa
             assert_names_the_disk(refused)
             os.kill(int(system.processes()["postgres-state"]["pid"]), signal.SIGKILL)  # as its PANIC on a full disk
             fill(disk, *logs)
-            wait_until(lambda: "the disk of the home folder is full" in state_of(system, "postgres-state"))
+            wait_until(
+                lambda: "the disk of the home folder is full" in state_of(system, "postgres-state"), "it is reported"
+            )
             away = http.post(TRIGGER, json={"cursor": 1})
             assert_names_the_disk(away)
             assert away.json()["error"]["message"] == "the disk of the home folder is full: nothing was stored"
             assert serving(system) == before, "no other process ended"
             ballast.unlink()
-            wait_until(lambda: http.post(TRIGGER, json={"cursor": 2}).is_success)
+            wait_until(lambda: http.post(TRIGGER, json={"cursor": 2}).is_success, "a trigger is stored")
             assert not any(trigger(http, request).json()["created"] for request in accepted), "each is stored"
-            wait_until(lambda: system.trace("status").returncode == 0)
+            wait_until(lambda: system.trace("status").returncode == 0, "every process is ready")
             assert serving(system) == before
     finally:
         assert system.stop() == 0
@@ -63,11 +65,11 @@ def deploy(http: httpx.Client) -> None:
     assert http.put("/v1/dags/shop/active", json={"dag_version_id": version}).is_success
 
 
-def serving(system: System) -> dict[str, Any]:
+def serving(system: TraceUp) -> dict[str, Any]:
     return {name: system.processes()[name]["pid"] for name in ("dispatcher", "gateway")}
 
 
-def state_of(system: System, name: str) -> str:
+def state_of(system: TraceUp, name: str) -> str:
     """As `trace status --json` shows it."""
     shown = json.loads(system.trace("status", "--json").stdout)
     return next(f"{process['state']}: {process['status']}" for process in shown["processes"] if process["name"] == name)
@@ -95,7 +97,7 @@ def assert_names_the_disk(refused: httpx.Response) -> None:
 
 
 @contextmanager
-def calling(system: System) -> Iterator[httpx.Client]:
+def calling(system: TraceUp) -> Iterator[httpx.Client]:
     ready = system.ready()
     context = ssl.create_default_context(cafile=ready["ca_file"])
     headers = {"authorization": f"Bearer {ready['user_token']}"}

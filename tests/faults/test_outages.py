@@ -17,6 +17,7 @@ import pytest
 from tests.support.postgres import RunningServer
 from tests.support.systems.processes import drained
 from tests.support.systems.walk import Walk, walking, working
+from tests.support.waiting import until
 from tracelake.dispatcher.events.trigger import trigger
 from tracelake.errors import Unavailable
 from tracelake.operators.api.outcome import Outcome
@@ -103,7 +104,7 @@ async def test_two_dispatchers_and_two_workers_at_once_do_everything_once(
         await asyncio.gather(trigger_all(first), trigger_all(second, EVENTS // 2))
         # Both triggered the second half: the same cursor of the same dataset is the same unit of work.
         await first.until("after", ["Completed"] * EVENTS)
-        await first.until_nothing_is_owed()
+        await first.until_outbox_is_empty()
         await everything_ran_once(first, ran.tasks)
         assert [await events_of(first, job) for job in ("work", "after")] == [EVENTS, EVENTS]
 
@@ -129,9 +130,11 @@ async def test_postgres_is_killed_in_the_middle_and_nothing_is_lost_or_doubled(
 
 async def completed(walk: Walk, count: int) -> None:
     """So many tasks are done, at least."""
-    async with asyncio.timeout(90):
-        while (await walk.statuses_if_there("after")).count("Completed") < count:  # noqa: ASYNC110 - the loops' work
-            await asyncio.sleep(0.01)
+
+    async def reached() -> bool:
+        return (await walk.statuses("after")).count("Completed") >= count
+
+    await until(reached, f"{count} tasks are completed", ignoring=OUTAGES)
 
 
 async def test_wake_ups_that_come_again_and_again_run_nothing_twice(
@@ -145,9 +148,11 @@ async def test_wake_ups_that_come_again_and_again_run_nothing_twice(
         echo = [Outgoing(json.dumps({"task_id": str(item)}).encode()) for item in ids * 3]
         await walk.control.queue.publish("tasks-ecs_platform", echo)
         await walk.until("after", ["Completed"] * EVENTS)
-        async with asyncio.timeout(60):
-            while (await walk.control.queue.depth("tasks-ecs_platform")).ready:  # noqa: ASYNC110 - others empty it
-                await asyncio.sleep(0.02)
-        await walk.until_nothing_is_owed()
+
+        async def reached() -> bool:
+            return not (await walk.control.queue.depth("tasks-ecs_platform")).ready
+
+        await until(reached, "every wake-up is received")
+        await walk.until_outbox_is_empty()
         await history_is_right(walk)
         await everything_ran_once(walk, ran.tasks)

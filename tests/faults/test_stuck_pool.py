@@ -13,8 +13,9 @@ import httpx
 import psycopg
 import pytest
 
-from tests.lite.test_up import LIGHT, System, is_new, new_folder, wait_until
 from tests.support.postgres import RunningServer
+from tests.support.systems.trace_up import LIGHT, TraceUp, is_restarted, new_folder, trace_without_java
+from tests.support.waiting import wait_until
 from tracelake.runtime.process import GAVE_UP
 
 QUICK = {"POOL_MAX": "2", "ACQUIRE_SECONDS": "0.2", "STUCK_SECONDS": "3"}
@@ -34,21 +35,23 @@ def test_a_dispatcher_whose_pool_is_stuck_is_started_again_and_answers(folder: P
     """Its connections' server processes are frozen between two statements: Postgres answers all others."""
     names = {name: f"stuck_{name}_{os.getpid()}" for name in ("state", "data", "queue")}
     env = {f"TRACE_{name.upper()}__DSN": postgres.create_database(database) for name, database in names.items()}
-    system = System(folder, "--without", LIGHT, env=env | {f"TRACE_STATE__{name}": v for name, v in QUICK.items()})
+    system = trace_without_java(
+        folder, "--without", LIGHT, env=env | {f"TRACE_STATE__{name}": v for name, v in QUICK.items()}
+    )
     system.start()
     try:
         me, before = system.me(), system.processes()["dispatcher"]["pid"]
         with freezing(postgres, names["state"]) as freeze, calling(system) as refused:
-            wait_until(lambda: freeze() and not Path(f"/proc/{before}").exists())
+            wait_until(lambda: freeze() and not Path(f"/proc/{before}").exists(), "the Dispatcher has ended")
         assert "no_connection" in refused
-        wait_until(lambda: is_new(system.processes()["dispatcher"], before))
+        wait_until(lambda: is_restarted(system.processes()["dispatcher"], before), "the Dispatcher is restarted")
         assert system.me() == me
         assert system.processes()["dispatcher"]["restarts"] == 1
     finally:
         system.stop()
         for database in names.values():
             postgres.drop_database(database)
-    assert f"dispatcher      restarting ended with exit code {GAVE_UP}" in system._said
+    assert f"dispatcher      restarting ended with exit code {GAVE_UP}" in system.output()
     assert "is stuck: its connections did nothing" in (system.home / "logs" / "dispatcher.log").read_text()
 
 
@@ -84,7 +87,7 @@ def send(pid: int, number: signal.Signals) -> None:
 
 
 @contextmanager
-def calling(system: System) -> Iterator[set[str]]:
+def calling(system: TraceUp) -> Iterator[set[str]]:
     """More callers at once than there are connections, for as long as the block lasts; gives the codes of refusals."""
     done, codes = threading.Event(), set[str]()
     callers = [threading.Thread(target=_call, args=(system, done, codes)) for _ in range(CALLERS)]
@@ -98,7 +101,7 @@ def calling(system: System) -> Iterator[set[str]]:
             caller.join()
 
 
-def _call(system: System, done: threading.Event, codes: set[str]) -> None:
+def _call(system: TraceUp, done: threading.Event, codes: set[str]) -> None:
     token = system.ready()["user_token"]
     while not done.is_set():
         with suppress(httpx.HTTPError):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import ssl
-import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -15,8 +14,9 @@ import httpx
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from tests.support import ROOT
-from tests.support.systems.processes import System
+from tests.support.child_process import running_program
+from tests.support.systems.processes import System, is_ready
+from tests.support.waiting import until
 from tracelake.lite.home import public_pem
 from tracelake.lite.network_ports import free_ports
 from tracelake.lite.user_token import mint_user_token
@@ -42,19 +42,8 @@ async def public(system: System, **http: Any) -> AsyncIterator[httpx.AsyncClient
     async with httpx.AsyncClient(
         base_url=f"https://127.0.0.1:{port}", headers=headers, verify=context, timeout=250, limits=limits
     ) as client:
-        await _until_ready(client)
+        await until(lambda: is_ready(client), "the Gateway is ready", ignoring=(httpx.HTTPError,))
         yield client
-
-
-async def _until_ready(client: httpx.AsyncClient) -> None:
-    async with asyncio.timeout(60):
-        while True:
-            try:
-                if (await client.get("/readyz")).is_success:
-                    return
-            except httpx.HTTPError:
-                pass
-            await asyncio.sleep(0.05)
 
 
 async def deployed(client: httpx.AsyncClient) -> None:
@@ -97,10 +86,10 @@ async def test_health_is_answered_while_a_thousand_connections_trigger_at_once(s
         await deployed(client)
         request = {"port": client.base_url.port, "ca": str(system.tls.ca), "count": CONNECTIONS}
         request["token"] = client.headers["authorization"].removeprefix("Bearer ")
-        async with _program("probe", request) as prober:
+        async with running_program("gateway_callers", "probe", given=request) as prober:
             assert prober.stdout is not None
             assert await prober.stdout.readline() == b"ready\n"
-            async with _program("trigger", request) as callers:
+            async with running_program("gateway_callers", "trigger", given=request) as callers:
                 answered, _ = await callers.communicate(b"")
             probed, _ = await prober.communicate(b"")  # ends its input
     answers: dict[str, int] = json.loads(answered)
@@ -111,22 +100,6 @@ async def test_health_is_answered_while_a_thousand_connections_trigger_at_once(s
     assert await system.pool.fetchval("SELECT count(*) FROM events WHERE origin = 'manual'") == answers["200"]
     assert all(probes["probes"] > 1 and probes["failed"] == [] for probes in health.values())
     assert all(child.alive() for child in system.started)
-
-
-@asynccontextmanager
-async def _program(what: str, request: dict[str, Any]) -> AsyncIterator[asyncio.subprocess.Process]:
-    pipe = asyncio.subprocess.PIPE
-    program = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "tests.support.programs.gateway_callers", what, stdin=pipe, stdout=pipe, cwd=ROOT
-    )
-    assert program.stdin is not None
-    program.stdin.write(json.dumps(request).encode() + b"\n")
-    try:
-        yield program
-    finally:
-        if program.returncode is None:
-            program.kill()
-        await program.wait()
 
 
 async def _trigger(client: httpx.AsyncClient, answers: dict[UUID, httpx.Response], request: UUID, cursor: int) -> None:

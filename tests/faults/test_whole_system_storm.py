@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
-import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -17,11 +16,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from tests.support import ROOT
+from tests.support.child_process import program
 from tests.support.faults.storm_checks import Line, Seen, attempts_by_end, checked, drained, table, wrong
 from tests.support.faults.storm_faults import Storm
+from tests.support.faults.storm_system import STORY, WholeSystem, whole_system
 from tests.support.postgres import RunningServer
 from tests.support.programs.storm_clients import Calls, ClientRequest
-from tests.support.systems.trace_up import STORY, WholeSystem, whole_system
 from tracelake.domain.object_names import Folder
 
 pytestmark = pytest.mark.timeout(1800)  # a long storm is asked for by a flag
@@ -50,7 +51,7 @@ class Aftermath:
         ends = {" by ".join(end): count for end, count in sorted(attempts_by_end(self.seen.system).items())}
         calls = self.seen.calls
         said = [f"refused calls: {calls.refused}; broken connections: {calls.broken}", f"attempts: {ends}"]
-        return "\n".join(["", *self.storm.told, "", table(self.lines), "", *said, *calls.unclear[:5]])
+        return "\n".join(["", *self.storm.log, "", table(self.lines), "", *said, *calls.unclear[:5]])
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +66,7 @@ def aftermath(request: pytest.FixtureRequest, postgres: RunningServer) -> Iterat
                 storm.rage(seconds)
                 calls = _ended(clients)
             chain, lines, notified = drained(system)
-            storm.told += notified
+            storm.log += notified
             seen = Seen(system, chain, calls)
             yield Aftermath(seen, storm, [storm.line(), *lines, *checked(seen)])
     finally:
@@ -157,8 +158,8 @@ def _clients(system: WholeSystem, seconds: float) -> Iterator[subprocess.Popen[s
     ready = system.running.ready
     to = ready["endpoints"]["gateway"], ready["ca_file"], ready["user_token"]
     request = ClientRequest(*to, TRIGGERS, QUERIES, seconds + PATIENCE_SECONDS)
-    argv = [sys.executable, "-m", "tests.support.programs.storm_clients"]
-    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as clients:
+    argv = program("storm_clients")
+    with subprocess.Popen(argv, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as clients:
         assert clients.stdin is not None
         clients.stdin.write(json.dumps(asdict(request)))
         clients.stdin.close()

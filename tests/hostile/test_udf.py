@@ -23,7 +23,8 @@ from tests.support.cases.hostile_storage import ESCAPES
 from tests.support.operators import registered
 from tests.support.postgres import RunningServer
 from tests.support.systems.runner import RunnerSystem, running_system
-from tests.support.udf.zips import zipped
+from tests.support.udf.bundles import zipped
+from tests.support.waiting import until
 from tracelake.domain.object_names import ObjectName
 from tracelake.store.migrate import Database
 from tracelake.udf.bubblewrap import Isolation, bwraps
@@ -583,9 +584,7 @@ async def test_an_answer_given_twice_ends_the_sandbox(system: RunnerSystem) -> N
     udf = system.executable(TALKER.replace("BODY", "[post(f'invocation/{id}/response', b'1') for _ in 'ab']"))
     answer = await system.run(udf)
     assert answer.body == 1
-    async with asyncio.timeout(60):
-        while system.functions.pool._busy:  # noqa: ASYNC110 - the housework is waited for
-            await asyncio.sleep(0.01)
+    await until(lambda: not system.functions.pool._busy, "no sandbox is busy")
     assert not [host for host in system.functions.pool._idle if host.key.sha256 == udf.sha256]
 
 

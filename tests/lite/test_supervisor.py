@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.waiting import until
 from tracelake.errors import SetupError
 from tracelake.lite.child import FAILURES_BEFORE_HELD_BACK, Child, ChildStatus
 from tracelake.lite.end_orphans import end_sessions, members_of
@@ -62,11 +63,6 @@ class Watched:
     def seen(self, name: str) -> ChildStatus:
         return next(item for item in self.supervisor.statuses if item.name == name)
 
-    async def until(self, true: Callable[[], bool]) -> None:
-        async with asyncio.timeout(60):
-            while not true():  # noqa: ASYNC110 - the truth is in another process
-                await asyncio.sleep(0.02)
-
 
 def child(name: str, code: str, **more: object) -> Child:
     launch = Launch([sys.executable, "-c", SPEAKS + code], env={"PATH": os.defpath}, cwd=Path("/"))
@@ -113,7 +109,10 @@ def test_a_killed_child_comes_back_as_another_process(folder: Path) -> None:
         before = watched.seen("one").pid
         assert before is not None
         os.kill(before, signal.SIGKILL)
-        await watched.until(lambda: watched.seen("one").state == "ready" and watched.seen("one").pid != before)
+        await until(
+            lambda: watched.seen("one").state == "ready" and watched.seen("one").pid != before,
+            "the supervisor has noticed it",
+        )
         assert watched.seen("one").restarts == 1
 
     supervised(folder, work)
@@ -125,7 +124,10 @@ def test_a_child_that_falls_silent_is_restarted(folder: Path) -> None:
         before = watched.seen("one").pid
         assert before is not None
         os.kill(before, signal.SIGSTOP)
-        await watched.until(lambda: watched.seen("one").state == "ready" and watched.seen("one").pid != before)
+        await until(
+            lambda: watched.seen("one").state == "ready" and watched.seen("one").pid != before,
+            "the supervisor has noticed it",
+        )
 
     supervised(folder, work, watchdog_seconds=3)
 
@@ -150,15 +152,21 @@ def test_a_child_that_keeps_dying_at_its_start_is_held_back_and_the_others_go_on
         await watched.supervisor.start([killed, ended, child("other", "ready(); beat()")])
         other = watched.seen("other")
         assert other.state == "ready"
-        await watched.until(lambda: all(watched.seen(item).state == "held back" for item in ("killed", "ended")))
+        await until(
+            lambda: all(watched.seen(item).state == "held back" for item in ("killed", "ended")),
+            "the supervisor has noticed it",
+        )
         assert "was ended by SIGKILL" in watched.seen("killed").status
         assert "ended with exit code 7" in watched.seen("ended").status
         assert "its log ends: no memory" in watched.seen("ended").status
         before = watched.seen("killed").restarts
         assert before >= FAILURES_BEFORE_HELD_BACK
-        await watched.until(lambda: watched.seen("killed").restarts > before)
+        await until(lambda: watched.seen("killed").restarts > before, "the supervisor has noticed it")
         good_now.touch()
-        await watched.until(lambda: all(watched.seen(item).state == "ready" for item in ("killed", "ended")))
+        await until(
+            lambda: all(watched.seen(item).state == "ready" for item in ("killed", "ended")),
+            "the supervisor has noticed it",
+        )
         assert watched.seen("other") == other
 
     supervised(folder, work)
@@ -197,7 +205,10 @@ def test_what_a_crashed_child_left_running_is_ended_before_the_next_one_starts(f
         before = watched.seen("one").pid
         assert before is not None
         os.kill(before, signal.SIGKILL)
-        await watched.until(lambda: watched.seen("one").state == "ready" and watched.seen("one").pid != before)
+        await until(
+            lambda: watched.seen("one").state == "ready" and watched.seen("one").pid != before,
+            "the supervisor has noticed it",
+        )
         assert members_of({before}) == []
 
     supervised(folder, work)
@@ -308,11 +319,10 @@ def test_a_child_gets_one_stop_signal_and_finishes_its_work(folder: Path) -> Non
         await watched.supervisor.start([child("one", counts)])
         (started,) = watched.supervisor._children
         stopping = asyncio.create_task(watched.supervisor.stop())
-        await watched.until(lambda: started._reported.status == "has heard it")
+        await until(lambda: started._reported.status == "has heard it", "the child has received the signal")
         beaten = started._reported.last
-        await watched.until(
-            lambda: started._reported.last > beaten
-        )  # a signal at every heartbeat would have been repeated by now
+        # A signal at every heartbeat would have been repeated by now.
+        await until(lambda: started._reported.last > beaten, "another heartbeat has arrived")
         (folder / "go").touch()
         await stopping
 

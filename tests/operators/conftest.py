@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.support.spark.session import shared_session
-from tests.support.systems.operators import Numbers, Rig, operator, rigged
+from tests.support.systems.operators import Numbers, OperatorSystem, operator, operator_system
 from tracelake.lite.seaweedfs import SeaweedFS
 from tracelake.wiring import s3_objects
 
@@ -26,21 +26,21 @@ def spark() -> SparkSession:
 
 
 @pytest.fixture
-async def rig(state_db: str, queue_db: str, tmp_path: Path, spark: SparkSession) -> AsyncIterator[Rig]:
+async def system(state_db: str, queue_db: str, tmp_path: Path, spark: SparkSession) -> AsyncIterator[OperatorSystem]:
     """In a folder whose name Spark must get unchanged."""
     folder = tmp_path / "Jörg's files"
     folder.mkdir()
-    async with rigged(state_db, queue_db, folder, spark) as made:
+    async with operator_system(state_db, queue_db, folder, spark) as made:
         yield made
 
 
 @pytest.fixture
-async def s3_rig(
+async def s3_system(
     state_db: str, queue_db: str, tmp_path: Path, spark: SparkSession, seaweedfs: SeaweedFS
-) -> AsyncIterator[Rig]:
+) -> AsyncIterator[OperatorSystem]:
     """The same, with files on a real S3 server."""
     objects = s3_objects(seaweedfs.objects_for("worker"))
-    async with rigged(state_db, queue_db, tmp_path, spark, objects) as made:
+    async with operator_system(state_db, queue_db, tmp_path, spark, objects) as made:
         yield made
 
 

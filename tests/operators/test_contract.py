@@ -16,8 +16,9 @@ from uuid import UUID
 import pyarrow as pa
 import pytest
 
-from tests.support.systems.operators import Numbers, Rig, numbers_dag, operator
+from tests.support.systems.operators import Numbers, OperatorSystem, numbers_dag, operator
 from tests.support.systems.walk import working
+from tests.support.waiting import until
 from tracelake.dispatcher.tasks.cancel import cancel_task
 from tracelake.domain.object_names import Folder
 from tracelake.domain.ranges import Range
@@ -48,7 +49,9 @@ def test_the_registry_needs_neither_spark_nor_arrow_nor_a_sql_parser() -> None:
     assert done.stdout.strip() == "[]"
 
 
-async def test_an_input_is_read_at_the_commit_that_was_pinned_at_claim(rig: Rig, numbers: Numbers) -> None:
+async def test_an_input_is_read_at_the_commit_that_was_pinned_at_claim(
+    system: OperatorSystem, numbers: Numbers
+) -> None:
     held, go = threading.Event(), threading.Event()
     seen: list[list[int]] = []
 
@@ -60,19 +63,19 @@ async def test_an_input_is_read_at_the_commit_that_was_pinned_at_claim(rig: Rig,
             ctx.outputs[0].write(ctx.inputs[0].dataframe(), part)
 
     with operator("probe", probe):
-        await rig.deploy(DAG)
-        async with working(rig.worker()):
-            await rig.trigger("d", "ask", start=0, end=1)
+        await system.deploy(DAG)
+        async with working(system.worker()):
+            await system.trigger("d", "ask", start=0, end=1)
             await asyncio.to_thread(held.wait, 60)
             numbers.value = lambda number: number * 1000
-            await rig.trigger("d", "ask", start=2, end=3)
-            await rig.until(
+            await system.trigger("d", "ask", start=2, end=3)
+            await system.until(
                 "SELECT count(*) = 2 FROM commits c JOIN datasets d ON d.id = c.dataset_uuid WHERE d.name = 'numbers'"
             )
             go.set()
-            await rig.settled()
+            await system.settled()
     assert sorted(seen) == [[0, 10], [0, 10, 2000, 3000]], "what came after the claim is not there"
-    assert [(row["block_number"], row["value"]) for row in await rig.rows("made")] == [
+    assert [(row["block_number"], row["value"]) for row in await system.rows("made")] == [
         (0, 0),
         (1, 10),
         (2, 2000),
@@ -80,21 +83,21 @@ async def test_an_input_is_read_at_the_commit_that_was_pinned_at_claim(rig: Rig,
     ]
 
 
-async def test_an_operators_refusal_is_the_tasks_error_with_its_hint(rig: Rig) -> None:
+async def test_an_operators_refusal_is_the_tasks_error_with_its_hint(system: OperatorSystem) -> None:
     def probe(ctx: TaskContext[Any]) -> None:
         ctx.outputs[0].write(ctx.inputs[0].dataframe(), Range(0, 2))
         raise WorkFailed("the sea is high", hint="wait for the tide")
 
     with operator("probe", probe):
-        await rig.deploy(DAG)
-        states = await rig.run("d", "ask", start=0, end=1)
+        await system.deploy(DAG)
+        states = await system.run("d", "ask", start=0, end=1)
     assert states["work"] == ["Failed"]
-    assert await rig.error("work") == "the sea is high (wait for the tide)"
-    assert await rig.partitions("made") == [], "what it had staged does not count"
+    assert await system.error("work") == "the sea is high (wait for the tide)"
+    assert await system.partitions("made") == [], "what it had staged does not count"
 
 
 @pytest.mark.parametrize("how", ["canceled", "lease lost"])
-async def test_spark_jobs_end_when_the_lease_of_their_task_is_lost(rig: Rig, how: str) -> None:
+async def test_spark_jobs_end_when_the_lease_of_their_task_is_lost(system: OperatorSystem, how: str) -> None:
     running = threading.Event()
     ended: list[float] = []
 
@@ -111,30 +114,28 @@ async def test_spark_jobs_end_when_the_lease_of_their_task_is_lost(rig: Rig, how
             ended.append(time.monotonic())
 
     with operator("probe", probe):
-        await rig.deploy(DAG.replace("max_attempts: 2", ONE_ATTEMPT))
-        async with working(replace(rig.worker(), concurrency=2)):
-            await rig.trigger("d", "ask", start=0, end=1)
+        await system.deploy(DAG.replace("max_attempts: 2", ONE_ATTEMPT))
+        async with working(replace(system.worker(), concurrency=2)):
+            await system.trigger("d", "ask", start=0, end=1)
             await asyncio.to_thread(running.wait, 60)
-            (row,) = await rig.fetch("SELECT id FROM tasks WHERE status = 'Running'")
+            (row,) = await system.fetch("SELECT id FROM tasks WHERE status = 'Running'")
             if how == "canceled":
-                await cancel_task(rig.walk.control, rig.walk.org.id, row["id"], "a test")
+                await cancel_task(system.walk.control, system.walk.org.id, row["id"], "a test")
             else:
                 taken = "UPDATE tasks SET lease_token = gen_random_uuid(), lease_expires_at = now() WHERE id = $1"
-                await rig.walk.control.pool.execute(taken, row["id"])
-            async with asyncio.timeout(60):
-                while not ended:  # noqa: ASYNC110 - a thread's work is waited for
-                    await asyncio.sleep(0.05)
-            await rig.settled()
-    assert await rig.partitions("made") == []
+                await system.walk.control.pool.execute(taken, row["id"])
+            await until(lambda: ended, "the task has ended")
+            await system.settled()
+    assert await system.partitions("made") == []
 
 
-async def test_files_are_named_after_their_range_and_listed_in_the_marker(rig: Rig) -> None:
+async def test_files_are_named_after_their_range_and_listed_in_the_marker(system: OperatorSystem) -> None:
     query = "SELECT block_number, value FROM numbers"
-    await rig.deploy(DAG.replace("operator: probe", f'operator: sql, config: {{query: "{query}", files: 2}}'))
-    await rig.run("d", "ask", start=0, end=9)
+    await system.deploy(DAG.replace("operator: probe", f'operator: sql, config: {{query: "{query}", files: 2}}'))
+    await system.run("d", "ask", start=0, end=9)
     for name, files in (("numbers", ["numbers_0_9"]), ("made", ["made_0_9_part0", "made_0_9_part1"])):
-        (partition,) = await rig.partitions(name)
-        folder, objects = Folder.parse(partition["location"]), rig.walk.control.objects
+        (partition,) = await system.partitions(name)
+        folder, objects = Folder.parse(partition["location"]), system.walk.control.objects
         marker = decode_marker(objects.get(marker_in(folder)))
         assert [file.name for file in marker.files] == [f"{stem}.parquet" for stem in files]
         assert sum(file.rows for file in marker.files) == 10
@@ -156,21 +157,21 @@ async def test_files_are_named_after_their_range_and_listed_in_the_marker(rig: R
     ],
 )
 async def test_all_partitions_of_a_completion_have_one_schema_that_can_be_read(
-    rig: Rig, tables: tuple[dict[str, Any], ...], message: str
+    system: OperatorSystem, tables: tuple[dict[str, Any], ...], message: str
 ) -> None:
     def probe(ctx: TaskContext[Any]) -> None:
         for start, table in enumerate(tables):
             ctx.outputs[0].write_table(pa.table(table), Range(start, start + 1))
 
     with operator("probe", probe):
-        await rig.deploy(DAG)
-        states = await rig.run("d", "ask", start=0, end=1)
+        await system.deploy(DAG)
+        states = await system.run("d", "ask", start=0, end=1)
     assert states["work"] == ["Failed"]
-    assert message in await rig.error("work")
-    assert await rig.partitions("made") == []
+    assert message in await system.error("work")
+    assert await system.partitions("made") == []
 
 
-async def test_a_canceled_task_ends_its_own_spark_jobs_and_no_others(rig: Rig, tmp_path: Path) -> None:
+async def test_a_canceled_task_ends_its_own_spark_jobs_and_no_others(system: OperatorSystem, tmp_path: Path) -> None:
     """Two tasks in one session, each with a running Spark job, distinguished by their first block."""
     go, tasks, ended = tmp_path / "go", dict[int, UUID](), set[int]()
 
@@ -194,20 +195,17 @@ async def test_a_canceled_task_ends_its_own_spark_jobs_and_no_others(rig: Rig, t
             ended.add(span.start)
 
     with operator("probe", probe):
-        await rig.deploy(DAG.replace("max_attempts: 2", ONE_ATTEMPT))
-        async with working(rig.worker()), asyncio.timeout(60):
+        await system.deploy(DAG.replace("max_attempts: 2", ONE_ATTEMPT))
+        async with working(system.worker()), asyncio.timeout(60):
             for start in (0, 10):
-                await rig.trigger("d", "ask", start=start, end=start + 1)
-            while not all((tmp_path / f"{start}.runs").exists() for start in (0, 10)):  # noqa: ASYNC110 - Spark's work
-                await asyncio.sleep(0.05)
-            await cancel_task(rig.walk.control, rig.walk.org.id, tasks[0], "a test")
-            while not ended:  # noqa: ASYNC110 - a thread's work
-                await asyncio.sleep(0.05)
+                await system.trigger("d", "ask", start=start, end=start + 1)
+            await until(lambda: all((tmp_path / f"{start}.runs").exists() for start in (0, 10)), "both tasks run")
+            await cancel_task(system.walk.control, system.walk.org.id, tasks[0], "a test")
+            await until(lambda: ended, "the task has ended")
             turns = (tmp_path / "10.runs").stat().st_size
-            while (tmp_path / "10.runs").stat().st_size < turns + 3:  # noqa: ASYNC110 - Spark's work
-                await asyncio.sleep(0.05)
+            await until(lambda: (tmp_path / "10.runs").stat().st_size >= turns + 3, "the other task goes on")
             assert ended == {0}
             go.touch()
-            states = await rig.settled()
+            states = await system.settled()
     assert sorted(states["work"]) == ["Canceled", "Completed"]
-    assert [item["partition_key"] for item in await rig.partitions("made")] == ["10-11"]
+    assert [item["partition_key"] for item in await system.partitions("made")] == ["10-11"]

@@ -9,7 +9,7 @@ from uuid import uuid4
 import pyarrow as pa
 import pytest
 
-from tests.support.systems.operators import Rig, operator
+from tests.support.systems.operators import OperatorSystem, operator
 from tests.support.systems.walk import working
 from tracelake.chain.abi.events import ERC20_TRANSFER
 from tracelake.chain.schemas import LOGS
@@ -83,15 +83,15 @@ def a_transfer(config: Fork, block: int, place: int) -> dict[str, Any]:
     }
 
 
-async def test_an_invalidation_of_one_input_keeps_the_rows_of_the_other(rig: Rig) -> None:
+async def test_an_invalidation_of_one_input_keeps_the_rows_of_the_other(system: OperatorSystem) -> None:
     with operator("some_logs", write_logs, config=Fork):
-        await rig.deploy(DAG.replace("FORK", "recent"))
-        async with working(rig.worker()):
-            await rig.trigger("d", "old", start=0, end=1999)
-            await rig.trigger("d", "new", start=2000, end=2099)
-            await rig.settled()
-            before = await rig.rows("transfers")
-            walk = rig.walk
+        await system.deploy(DAG.replace("FORK", "recent"))
+        async with working(system.worker()):
+            await system.trigger("d", "old", start=0, end=1999)
+            await system.trigger("d", "new", start=2000, end=2099)
+            await system.settled()
+            before = await system.rows("transfers")
+            walk = system.walk
             await invalidate(
                 walk.control,
                 walk.org.id,
@@ -102,43 +102,43 @@ async def test_an_invalidation_of_one_input_keeps_the_rows_of_the_other(rig: Rig
                 reason="a test",
                 request_id=uuid4(),
             )
-            states = await rig.settled()
-    assert states["decode"] == ["Completed"] * 7, await rig.error("decode")
-    assert [partition["partition_key"] for partition in await rig.partitions("transfers")] == [
+            states = await system.settled()
+    assert states["decode"] == ["Completed"] * 7, await system.error("decode")
+    assert [partition["partition_key"] for partition in await system.partitions("transfers")] == [
         "0-499", "500-999", "1000-1499", "1500-1999", "2000-2049", "2050-2099",
     ]  # fmt: skip
     assert [row["block_number"] for row in before] == [*range(2000), *sorted([*range(2000, 2100)] * 2)]
-    assert await rig.rows("transfers") == before
+    assert await system.rows("transfers") == before
 
 
-async def test_a_log_that_two_inputs_hold_is_one_row(rig: Rig) -> None:
+async def test_a_log_that_two_inputs_hold_is_one_row(system: OperatorSystem) -> None:
     with operator("some_logs", write_logs, config=Fork):
-        await rig.deploy(DAG.replace("FORK", "past"))
-        async with working(rig.worker()):
-            await rig.trigger("d", "new", start=450, end=499)
-            await rig.settled()
-            await rig.trigger("d", "old", start=0, end=499)
-            states = await rig.settled()
-    assert states["decode"] == ["Completed"] * 2, await rig.error("decode")
-    assert [partition["partition_key"] for partition in await rig.partitions("transfers")] == ["0-449", "450-499"]
-    assert [row["value"] for row in await rig.rows("transfers")] == [str(block) for block in range(500)]
+        await system.deploy(DAG.replace("FORK", "past"))
+        async with working(system.worker()):
+            await system.trigger("d", "new", start=450, end=499)
+            await system.settled()
+            await system.trigger("d", "old", start=0, end=499)
+            states = await system.settled()
+    assert states["decode"] == ["Completed"] * 2, await system.error("decode")
+    assert [partition["partition_key"] for partition in await system.partitions("transfers")] == ["0-449", "450-499"]
+    assert [row["value"] for row in await system.rows("transfers")] == [str(block) for block in range(500)]
 
 
 @pytest.mark.parametrize("where", ["", ", where: log_index < 2"], ids=["all logs", "a selection"])
-async def test_the_last_input_wins_where_inputs_disagree_about_a_block(rig: Rig, where: str) -> None:
+async def test_the_last_input_wins_where_inputs_disagree_about_a_block(system: OperatorSystem, where: str) -> None:
     with operator("some_logs", write_logs, config=Fork):
-        await rig.deploy(DAG.replace("FORK", "recent").replace("recent_logs}\n", f"recent_logs{where}}}\n"))
-        async with working(rig.worker()):
-            await rig.trigger("d", "new", start=450, end=499)
-            await rig.settled()
-            await rig.trigger("d", "old", start=0, end=499)
-            await rig.settled()
-    found = [(row["block_number"], row["block_hash"]) for row in await rig.rows("transfers")]
+        await system.deploy(DAG.replace("FORK", "recent").replace("recent_logs}\n", f"recent_logs{where}}}\n"))
+        async with working(system.worker()):
+            await system.trigger("d", "new", start=450, end=499)
+            await system.settled()
+            await system.trigger("d", "old", start=0, end=499)
+            await system.settled()
+    found = [(row["block_number"], row["block_hash"]) for row in await system.rows("transfers")]
     unchanged = [(block, b"past") for block in range(450)]
     assert found == unchanged + sorted([(block, b"recent") for block in range(450, 500)] * 2)
 
 
-SPANS = {"old": {"start": 0, "end": 499}, "new": {"start": 450, "end": 499}}
+SPANS: dict[str, dict[str, Any]] = {"old": {"start": 0, "end": 499}, "new": {"start": 450, "end": 499}}
 EMPTIED = DAG.replace("{fork: FORK}", "{fork: recent, empty: [470, 470]}")
 """A reorg replaced 470 by a block without logs, after the backfill."""
 
@@ -148,45 +148,47 @@ EMPTIED = DAG.replace("{fork: FORK}", "{fork: recent, empty: [470, 470]}")
     [(("old", "new"), ""), (("new", "old"), ""), (("old", "new"), ", where: log_index < 2")],
     ids=["backfill first", "tip first", "the same selection of both"],
 )
-async def test_a_block_replaced_by_an_empty_one_keeps_no_rows(rig: Rig, order: tuple[str, str], where: str) -> None:
+async def test_a_block_replaced_by_an_empty_one_keeps_no_rows(
+    system: OperatorSystem, order: tuple[str, str], where: str
+) -> None:
     with operator("some_logs", write_logs, config=Fork):
-        await rig.deploy(EMPTIED.replace("_logs}\n", f"_logs{where}}}\n"))
-        async with working(rig.worker()):
+        await system.deploy(EMPTIED.replace("_logs}\n", f"_logs{where}}}\n"))
+        async with working(system.worker()):
             for source in order:
-                await rig.trigger("d", source, **SPANS[source])
-                await rig.settled()
-    found = [(row["block_number"], row["block_hash"]) for row in await rig.rows("transfers")]
+                await system.trigger("d", source, **SPANS[source])
+                await system.settled()
+    found = [(row["block_number"], row["block_hash"]) for row in await system.rows("transfers")]
     unchanged = [(block, b"past") for block in range(450)]
     assert found == unchanged + sorted([(block, b"recent") for block in range(450, 500) if block != 470] * 2)
 
 
-async def test_rows_of_inputs_with_different_filters_are_united(rig: Rig) -> None:
+async def test_rows_of_inputs_with_different_filters_are_united(system: OperatorSystem) -> None:
     """Inputs may have different filters: a missing log of a block proves nothing."""
     both = DAG.replace("fork: past", "fork: recent").replace("FORK", "recent")
     with operator("some_logs", write_logs, config=Fork):
-        await rig.deploy(
+        await system.deploy(
             both.replace("past_logs}\n", "past_logs, where: log_index = 0}\n").replace(
                 "recent_logs}\n", "recent_logs, where: log_index = 1}\n"
             )
         )
-        async with working(rig.worker()):
+        async with working(system.worker()):
             for source, span in SPANS.items():
-                await rig.trigger("d", source, **span)
-                await rig.settled()
-    found = [(row["block_number"], row["log_index"]) for row in await rig.rows("transfers")]
+                await system.trigger("d", source, **span)
+                await system.settled()
+    found = [(row["block_number"], row["log_index"]) for row in await system.rows("transfers")]
     assert found == sorted([*((block, 0) for block in range(500)), *((block, 1) for block in range(450, 500))])
 
 
-async def test_a_block_of_another_chain_removes_no_rows(rig: Rig) -> None:
+async def test_a_block_of_another_chain_removes_no_rows(system: OperatorSystem) -> None:
     """Even where the other chain has no log in a whole partition, and so none that shows its chain."""
     other = DAG.replace("{fork: FORK}", "{fork: recent, chain: 7, empty: [450, 499]}")
     with operator("some_logs", write_logs, config=Fork):
-        await rig.deploy(other)
-        async with working(rig.worker()):
-            await rig.trigger("d", "new", start=400, end=499)
-            await rig.settled()
-            await rig.trigger("d", "old", start=0, end=499)
-            await rig.settled()
-    found = [(row["block_number"], row["block_hash"]) for row in await rig.rows("transfers")]
+        await system.deploy(other)
+        async with working(system.worker()):
+            await system.trigger("d", "new", start=400, end=499)
+            await system.settled()
+            await system.trigger("d", "old", start=0, end=499)
+            await system.settled()
+    found = [(row["block_number"], row["block_hash"]) for row in await system.rows("transfers")]
     others = [(block, b"recent") for block in range(400, 450)]
     assert found == sorted([*((block, b"past") for block in range(500)), *others, *others])

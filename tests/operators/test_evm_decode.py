@@ -8,8 +8,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tests.support.chain.abi_encoder import encode
-from tests.support.systems.operators import Rig, operator
+from tests.support.chain.encoding import encode
+from tests.support.systems.operators import OperatorSystem, operator
 from tests.support.systems.walk import working
 from tracelake.chain.abi.events import ERC20_APPROVAL, ERC20_TRANSFER, ERC721_TRANSFER, read_abi
 from tracelake.chain.schemas import BLOCKS, LOGS
@@ -51,18 +51,18 @@ FOUND: list[tuple[bytes | None, list[bytes], bytes]] = [
 
 
 @pytest.mark.parametrize("files", [1, 3])
-async def test_logs_without_a_row_are_counted_and_reported(rig: Rig, files: int) -> None:
-    worker = rig.worker()
+async def test_logs_without_a_row_are_counted_and_reported(system: OperatorSystem, files: int) -> None:
+    worker = system.worker()
     with operator("some_logs", write_logs):
-        await rig.deploy(DAG if files == 1 else DAG.replace("approval]}", f"approval], files: {files}}}"))
+        await system.deploy(DAG if files == 1 else DAG.replace("approval]}", f"approval], files: {files}}}"))
         async with working(worker):
-            await rig.trigger("d", "ask", start=0, end=9)
-            states = await rig.settled()
-    assert states["decode"] == ["Completed"], await rig.error("decode")
-    assert [row["value"] for row in await rig.rows("transfers")] == ["7"]
-    assert len(await rig.rows("approvals")) == 1
-    assert [len(partition["files"]) for partition in await rig.partitions("transfers")] == [files]
-    (row,) = await rig.fetch(
+            await system.trigger("d", "ask", start=0, end=9)
+            states = await system.settled()
+    assert states["decode"] == ["Completed"], await system.error("decode")
+    assert [row["value"] for row in await system.rows("transfers")] == ["7"]
+    assert len(await system.rows("approvals")) == 1
+    assert [len(partition["files"]) for partition in await system.partitions("transfers")] == [files]
+    (row,) = await system.fetch(
         "SELECT progress ->> 'message' AS it FROM tasks WHERE progress IS NOT NULL AND job_id ="
         " (SELECT id FROM jobs WHERE name = 'decode')"
     )
@@ -83,27 +83,27 @@ async def test_logs_without_a_row_are_counted_and_reported(rig: Rig, files: int)
     ids=["blocks", "texts", "where"],
 )
 async def test_an_input_without_log_columns_fails_once_and_the_error_names_them(
-    rig: Rig, schema: pa.Schema, where: str, message: str
+    system: OperatorSystem, schema: pa.Schema, where: str, message: str
 ) -> None:
     with operator("some_logs", lambda ctx: write(ctx, schema.empty_table())):
-        await rig.deploy(DAG.replace("{from: {job: logs}}", "{from: {job: logs}, name: logs" + where + "}"))
-        states = await rig.run("d", "ask", start=0, end=9)
+        await system.deploy(DAG.replace("{from: {job: logs}}", "{from: {job: logs}, name: logs" + where + "}"))
+        states = await system.run("d", "ask", start=0, end=9)
     assert states["decode"] == ["Failed"]
-    error = await rig.error("decode")
+    error = await system.error("decode")
     assert message in error
     assert "Traceback" not in error
     assert "\tat " not in error
-    assert [row["attempt"] for row in await rig.fetch("SELECT attempt FROM tasks WHERE status = 'Failed'")] == [1]
+    assert [row["attempt"] for row in await system.fetch("SELECT attempt FROM tasks WHERE status = 'Failed'")] == [1]
 
 
-async def test_the_transfers_of_collectibles_become_rows(rig: Rig) -> None:
+async def test_the_transfers_of_collectibles_become_rows(system: OperatorSystem) -> None:
     with operator("some_logs", write_logs):
-        await rig.deploy(DAG.replace("abi: erc20", "abi: erc721"))
-        states = await rig.run("d", "ask", start=0, end=9)
-    assert states["decode"] == ["Completed"], await rig.error("decode")
-    (row,) = await rig.rows("transfers")
+        await system.deploy(DAG.replace("abi: erc20", "abi: erc721"))
+        states = await system.run("d", "ask", start=0, end=9)
+    assert states["decode"] == ["Completed"], await system.error("decode")
+    (row,) = await system.rows("transfers")
     assert (row["log_index"], row["from_address"], row["token_id"]) == (3, b"a" * 20, "7")
-    assert await rig.rows("approvals") == []
+    assert await system.rows("approvals") == []
 
 
 OWN = [
@@ -126,7 +126,7 @@ OWN_DAG = (
 )
 
 
-async def test_a_custom_abi_makes_rows_with_hashes_for_long_indexed_values(rig: Rig) -> None:
+async def test_a_custom_abi_makes_rows_with_hashes_for_long_indexed_values(system: OperatorSystem) -> None:
     (event,) = read_abi(OWN)
     kinds = tuple(argument.type for argument in event.arguments[1:])
     data = encode(kinds, ["a title", [{"amount": 2**200}, {"amount": 1}], -5, [b"\1"]])
@@ -135,20 +135,20 @@ async def test_a_custom_abi_makes_rows_with_hashes_for_long_indexed_values(rig: 
     bomb = b"".join(number.to_bytes(32, "big") for number in numbers) + bytes(3200)
     logs = [(event.topic0, [b"h" * 32], data), (event.topic0, [b"h" * 32], bomb), (None, [], b"")]
     with operator("some_logs", lambda ctx: write(ctx, table_of(logs))):
-        await rig.deploy(OWN_DAG)
-        states = await rig.run("d", "ask", start=0, end=9)
-    assert states["decode"] == ["Completed"], await rig.error("decode")
-    (row,) = await rig.rows("named")
+        await system.deploy(OWN_DAG)
+        states = await system.run("d", "ask", start=0, end=9)
+    assert states["decode"] == ["Completed"], await system.error("decode")
+    (row,) = await system.rows("named")
     assert row["label_hash"] == b"h" * 32
     assert (row["title"], row["tick"], row["calls"]) == ("a title", -5, '["0x01"]')
     assert json.loads(row["legs"]) == [{"amount": str(2**200)}, {"amount": "1"}]
-    rows = await rig.fetch("SELECT progress ->> 'message' AS it FROM tasks WHERE progress IS NOT NULL")
+    rows = await system.fetch("SELECT progress ->> 'message' AS it FROM tasks WHERE progress IS NOT NULL")
     assert "left out: 1 undecoded, 1 of no event" in [row["it"] for row in rows]
 
 
-async def test_an_anonymous_event_cannot_be_selected(rig: Rig) -> None:
+async def test_an_anonymous_event_cannot_be_selected(system: OperatorSystem) -> None:
     with operator("some_logs", write_logs), pytest.raises(InvalidDag, match="the ABI has no event 'hidden'"):
-        await rig.deploy(OWN_DAG.replace("[named]", "[hidden]"))
+        await system.deploy(OWN_DAG.replace("[named]", "[hidden]"))
 
 
 def write_logs(ctx: TaskContext[Any]) -> None:

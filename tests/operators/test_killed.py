@@ -22,10 +22,10 @@ from tests.sink.test_alerts import STANDARD, alerts_of, event, publish
 from tests.support.chain.devchain import Devchain, running
 from tests.support.dispatcher.control import PULL
 from tests.support.operators import registered
-from tests.support.programs.blocked_worker import a_victim, event_status, files_of, held_in, swept
+from tests.support.programs.blocked_worker import blocked_worker, event_status, files_of, held_in, swept
 from tests.support.systems.chain import ChainSystem, rows_of, truth
-from tests.support.systems.operators import Rig, operator
-from tests.support.systems.sink import Rig as SinkRig
+from tests.support.systems.operators import OperatorSystem, operator
+from tests.support.systems.sink import SinkSystem
 from tests.support.systems.walk import working
 from tracelake.dispatcher.events.invalidate import invalidate
 from tracelake.dispatcher.maintenance.delete_applied_batches import DeleteAppliedBatches
@@ -183,90 +183,92 @@ def devchain() -> Iterator[Devchain]:
 class KilledSystem:
     """The test systems of operators and of the sink, on one Dispatcher."""
 
-    rig: Rig
-    sink: SinkRig
+    system: OperatorSystem
+    sink: SinkSystem
     chain: ChainSystem
     killed_settings: dict[str, Any]
 
 
 @pytest.fixture
-async def system(rig: Rig, queue_db: str, data_db: str, devchain: Devchain) -> AsyncIterator[KilledSystem]:
-    resources = replace(rig.resources, data_dsn=data_db, rpc_pools={"dev": devchain.pool("a")})
+async def killed(
+    system: OperatorSystem, queue_db: str, data_db: str, devchain: Devchain
+) -> AsyncIterator[KilledSystem]:
+    resources = replace(system.resources, data_dsn=data_db, rpc_pools={"dev": devchain.pool("a")})
     pools = {"dev": {"endpoints": f"a={devchain.node('a')}", "chain_id": devchain.chain_id}}
-    killed_settings = event_status(rig.walk, queue_db, rig.folder, data=data_db, pools=pools)
-    sink = SinkRig(rig.walk, rig.spark, data_db, rig.folder)
-    chain = ChainSystem(rig.walk, data_db, rig.spark, devchain)
+    killed_settings = event_status(system.walk, queue_db, system.folder, data=data_db, pools=pools)
+    sink = SinkSystem(system.walk, system.spark, data_db, system.folder)
+    chain = ChainSystem(system.walk, data_db, system.spark, devchain)
     with registered(pull=replace(PULL, runtimes=frozenset({"ecs_udf"}))), operator("some_logs", write_logs):
         async with sink.sinking():
-            yield KilledSystem(replace(rig, resources=resources), sink, chain, killed_settings)
+            yield KilledSystem(replace(system, resources=resources), sink, chain, killed_settings)
 
 
 @pytest.mark.timeout(600)
 async def test_two_killed_workers_leave_orphan_files_and_the_third_attempt_commits(
-    system: KilledSystem,
+    killed: KilledSystem,
 ) -> None:
-    rig = system.rig
-    await what_is_read(system)
-    await rig.deploy(DAG)
-    await rig.trigger("d", "go", start=0, end=4)
-    await decode_again(rig)
+    system = killed.system
+    await what_is_read(killed)
+    await system.deploy(DAG)
+    await system.trigger("d", "go", start=0, end=4)
+    await decode_again(system)
     left = {}
     for attempt, how in enumerate(("in the middle", "at the end"), 1):
-        async with stopped_by_locks(system, attempt), a_victim({**system.killed_settings, "hold": how}):
-            left[attempt] = await all_stand_still(system, attempt)
-        await nothing_is_seen(system, attempt, left[attempt])
-        await leases_end(rig)
-    async with working(rig.worker("third")):
-        await rig.until("SELECT count(*) = $1 FROM tasks WHERE status = 'Completed' AND attempt = 3", len(left[1]))
-        await rig.settled()
-    await system.sink.settled()
-    await swept(rig.walk)
-    await DeleteAppliedBatches(rig.walk.control.pool, rig.walk.control.objects, timedelta()).once()
+        async with stopped_by_locks(killed, attempt), blocked_worker({**killed.killed_settings, "hold": how}):
+            left[attempt] = await all_stand_still(killed, attempt)
+        await nothing_is_seen(killed, attempt, left[attempt])
+        await leases_end(system)
+    async with working(system.worker("third")):
+        await system.until("SELECT count(*) = $1 FROM tasks WHERE status = 'Completed' AND attempt = 3", len(left[1]))
+        await system.settled()
+    await killed.sink.settled()
+    await swept(system.walk)
+    await DeleteAppliedBatches(system.walk.control.pool, system.walk.control.objects, timedelta()).once()
     for attempt, tasks in left.items():
-        assert [files_of(rig.folder, task, attempt) for task in tasks.values()] == [[]] * len(tasks)
-    await every_row_is_there_once(system)
+        assert [files_of(system.folder, task, attempt) for task in tasks.values()] == [[]] * len(tasks)
+    await every_row_is_there_once(killed)
 
 
-async def what_is_read(system: KilledSystem) -> None:
+async def what_is_read(killed: KilledSystem) -> None:
     """Numbers and logs as files, a buffered table, hot tables, and alert events to route."""
-    rig = system.rig
-    (rig.folder / "files" / "in").mkdir()
-    held_in(rig.folder).mkdir()
+    system = killed.system
+    (system.folder / "files" / "in").mkdir()
+    held_in(system.folder).mkdir()
     for number in range(3):
-        (rig.folder / "files" / "in" / f"{number}.csv").write_text(f"id\n{number * 2}\n{number * 2 + 1}\n")
-    user = await find_user(rig.walk.control.pool, "test|acme")
+        (system.folder / "files" / "in" / f"{number}.csv").write_text(f"id\n{number * 2}\n{number * 2 + 1}\n")
+    user = await find_user(system.walk.control.pool, "test|acme")
     assert user is not None
-    await rig.deploy(ROWS)
-    await rig.deploy(FOLLOW)
-    async with working(rig.worker()):
-        await rig.trigger("rows", "ask", start=0, end=19)
-        await system.chain.until_followed(await system.chain.version("live", "follow"))
-        await pause_source(rig.walk.control, user, "live", "follow")
-        await rig.settled()
-    await system.sink.settled()
-    await rig.deploy(WATCH)
-    alerts = await alerts_of(system.sink, "acme")
-    await publish(system.sink, [event(alerts["whales"], f"k{number}") for number in range(EVENTS)])
-    await system.sink.settled()
+    await system.deploy(ROWS)
+    await system.deploy(FOLLOW)
+    async with working(system.worker()):
+        await system.trigger("rows", "ask", start=0, end=19)
+        await killed.chain.until_followed(await killed.chain.version("live", "follow"))
+        await pause_source(system.walk.control, user, "live", "follow")
+        await system.settled()
+    await killed.sink.settled()
+    await system.deploy(WATCH)
+    alerts = await alerts_of(killed.sink, "acme")
+    await publish(killed.sink, [event(alerts["whales"], f"k{number}") for number in range(EVENTS)])
+    await killed.sink.settled()
 
 
-async def decode_again(rig: Rig) -> None:
+async def decode_again(system: OperatorSystem) -> None:
     """It follows logs, which exist already."""
-    org = rig.walk.org
+    org = system.walk.org
     await invalidate(
-        rig.walk.control, org.id, org.user, "logs", start=0, end=4, reason="to see it done", request_id=uuid4()
+        system.walk.control, org.id, org.user, "logs", start=0, end=4, reason="to see it done", request_id=uuid4()
     )
 
 
 @asynccontextmanager
-async def stopped_by_locks(system: KilledSystem, attempt: int) -> AsyncIterator[None]:
+async def stopped_by_locks(killed: KilledSystem, attempt: int) -> AsyncIterator[None]:
     """Block operators that put no file before their end in the database.
 
     `quality` while Spark reads, `alert_route` before its first items, the next time before the second ones.
     """
-    with psycopg.connect(system.sink.data_dsn, options="-c idle_in_transaction_session_timeout=0") as connection:
+    with psycopg.connect(killed.sink.data_dsn, options="-c idle_in_transaction_session_timeout=0") as connection:
         if attempt == 1:
-            kept_table = await table_of(system, "kept")
+            kept_table = await table_of(killed, "kept")
             connection.execute(f"LOCK TABLE alerts.deliveries, {kept_table} IN ACCESS EXCLUSIVE MODE".encode())
         else:
             connection.execute(STOP_AT_THE_SECOND.encode())
@@ -276,68 +278,68 @@ async def stopped_by_locks(system: KilledSystem, attempt: int) -> AsyncIterator[
         connection.execute(WAITING.replace("SELECT pid", "SELECT pg_terminate_backend(pid, 10000)").encode())
 
 
-async def all_stand_still(system: KilledSystem, attempt: int) -> dict[str, UUID]:
+async def all_stand_still(killed: KilledSystem, attempt: int) -> dict[str, UUID]:
     """Return the tasks by job, when all of them are blocked."""
     locked = {1: {"by_quality", "by_route"}, 2: {"by_route"}}[attempt]
     async with asyncio.timeout(180):
         while True:
-            tasks = {row["name"]: row["id"] for row in await system.rig.fetch(RUNNING_TASKS, attempt)}
-            held = {path.name for path in held_in(system.rig.folder).iterdir()}
+            tasks = {row["name"]: row["id"] for row in await killed.system.fetch(RUNNING_TASKS, attempt)}
+            held = {path.name for path in held_in(killed.system.folder).iterdir()}
             moving = {job for job, task in tasks.items() if f"{task}.{attempt}" not in held}
-            if len(tasks) == len(SEVERAL) + 2 and moving == locked and len(system.sink.data(WAITING)) >= len(locked):
+            if len(tasks) == len(SEVERAL) + 2 and moving == locked and len(killed.sink.data(WAITING)) >= len(locked):
                 return tasks
             await asyncio.sleep(0.1)
 
 
-async def nothing_is_seen(system: KilledSystem, attempt: int, tasks: dict[str, UUID]) -> None:
-    rig = system.rig
-    there = {job: len(files_of(rig.folder, task, attempt)) for job, task in tasks.items()}
+async def nothing_is_seen(killed: KilledSystem, attempt: int, tasks: dict[str, UUID]) -> None:
+    system = killed.system
+    there = {job: len(files_of(system.folder, task, attempt)) for job, task in tasks.items()}
     if attempt == 1:
         assert there == {**dict.fromkeys(SEVERAL, 1), "by_quality": 0, "by_route": 0}, "one file of several"
     else:
         assert all(there[job] > 1 for job in SEVERAL), there
-    assert await rig.fetch(COMMITS, FILES) == []
-    assert [await rig.partitions(name) for name in FILES] == [[]] * len(FILES)
-    await system.sink.settled()
-    (published,) = await rig.fetch(PUBLISHED, TABLES)
+    assert await system.fetch(COMMITS, FILES) == []
+    assert [await system.partitions(name) for name in FILES] == [[]] * len(FILES)
+    await killed.sink.settled()
+    (published,) = await system.fetch(PUBLISHED, TABLES)
     assert published["n"] == {1: 0, 2: len(TABLES)}[attempt], "what was published counts, whatever becomes of it"
-    assert len(system.sink.data("SELECT FROM alerts.deliveries")) == {1: 0, 2: 2 * 1000}[attempt]
+    assert len(killed.sink.data("SELECT FROM alerts.deliveries")) == {1: 0, 2: 2 * 1000}[attempt]
 
 
-async def leases_end(rig: Rig) -> None:
-    pool = rig.walk.control.pool
+async def leases_end(system: OperatorSystem) -> None:
+    pool = system.walk.control.pool
     await pool.execute("UPDATE tasks SET lease_expires_at = now() WHERE status = 'Running'")
-    rig.walk.control.leases.notify()
-    await rig.until("SELECT NOT EXISTS (SELECT FROM tasks WHERE status = 'Running')")
+    system.walk.control.leases.notify()
+    await system.until("SELECT NOT EXISTS (SELECT FROM tasks WHERE status = 'Running')")
     await pool.execute("UPDATE tasks SET next_retry_at = now() WHERE status = 'Failed'")
-    rig.walk.control.leases.notify()
+    system.walk.control.leases.notify()
 
 
-async def every_row_is_there_once(system: KilledSystem) -> None:
-    rig = system.rig
-    commits = {row["name"]: (row["commits"], row["attempt"]) for row in await rig.fetch(COMMITS, FILES)}
+async def every_row_is_there_once(killed: KilledSystem) -> None:
+    system = killed.system
+    commits = {row["name"]: (row["commits"], row["attempt"]) for row in await system.fetch(COMMITS, FILES)}
     assert commits == dict.fromkeys(FILES, (1, 3)), "one each, and it is the third attempt's"
     for name in FILES:
-        assert {partition["location"].rpartition("/")[0][-2:] for partition in await rig.partitions(name)} == {"/3"}
-    assert await rig.rows("by_sql") == [{"block_number": n} for n in range(20)]
-    assert await rig.rows("by_python") == [{"block_number": n, "more": n * 20} for n in range(20)]
-    assert [row["passed"] for row in await rig.rows("by_quality")] == [True]
-    assert await rig.rows("by_files") == [{"id": n} for n in range(6)]
-    assert [row["value"] for row in await rig.rows("transfers")] == ["7"]
-    assert len(await rig.rows("approvals")) == 1
+        assert {partition["location"].rpartition("/")[0][-2:] for partition in await system.partitions(name)} == {"/3"}
+    assert await system.rows("by_sql") == [{"block_number": n} for n in range(20)]
+    assert await system.rows("by_python") == [{"block_number": n, "more": n * 20} for n in range(20)]
+    assert [row["passed"] for row in await system.rows("by_quality")] == [True]
+    assert await system.rows("by_files") == [{"id": n} for n in range(6)]
+    assert [row["value"] for row in await system.rows("transfers")] == ["7"]
+    assert len(await system.rows("approvals")) == 1
     for table in ("blocks", "logs"):
         for made in ("ingested", "compacted"):
-            found = rows_of(await rig.table(f"{made}_{table}"), table)
-            assert found == truth(system.chain.devchain, table, 0, 4), (made, table)
-    marks = system.sink.data(f"SELECT id, number FROM {await table_of(system, 'marks')}")  # noqa: S608
+            found = rows_of(await system.table(f"{made}_{table}"), table)
+            assert found == truth(killed.chain.devchain, table, 0, 4), (made, table)
+    marks = killed.sink.data(f"SELECT id, number FROM {await table_of(killed, 'marks')}")  # noqa: S608
     expected = {(f"{who}{number}", number) for who in "sp" for number in range(20)}
     assert len(marks) == len(expected)
     assert {(mark["id"], mark["number"]) for mark in marks} == expected
-    items = system.sink.data("SELECT dedupe_key, channel FROM alerts.deliveries")
+    items = killed.sink.data("SELECT dedupe_key, channel FROM alerts.deliveries")
     assert len(items) == len({(item["dedupe_key"], item["channel"]) for item in items}) == 2 * EVENTS
 
 
-async def table_of(system: KilledSystem, name: str) -> str:
+async def table_of(killed: KilledSystem, name: str) -> str:
     find = "SELECT dataset_version FROM buffered_datasets WHERE name = $1"
-    version: UUID = await system.rig.walk.control.pool.fetchval(find, name)
+    version: UUID = await killed.system.walk.control.pool.fetchval(find, name)
     return f"buffered.b_{version.hex}"

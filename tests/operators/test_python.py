@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.systems.operators import Rig, numbers_dag
+from tests.support.systems.operators import OperatorSystem, numbers_dag
 from tracelake.errors import InvalidDag
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("numbers")]
@@ -23,38 +23,38 @@ publish:
 """
 
 
-async def test_a_function_makes_a_dataset(rig: Rig) -> None:
-    await rig.deploy(dag(f"{MODULE}:doubled"))
-    states = await rig.run("d", "ask", start=1, end=2)
-    assert states["work"] == ["Completed"], await rig.error("work")
-    assert await rig.rows("made") == [{"block_number": 1, "more": 30}, {"block_number": 2, "more": 60}]
+async def test_a_function_makes_a_dataset(system: OperatorSystem) -> None:
+    await system.deploy(dag(f"{MODULE}:doubled"))
+    states = await system.run("d", "ask", start=1, end=2)
+    assert states["work"] == ["Completed"], await system.error("work")
+    assert await system.rows("made") == [{"block_number": 1, "more": 30}, {"block_number": 2, "more": 60}]
 
 
-async def test_a_task_whose_input_was_swept_is_retried(rig: Rig) -> None:
-    await rig.deploy(dag(f"{MODULE}:too_late").replace("max_attempts: 1", "max_attempts: 2"))
-    states = await rig.run("d", "ask", start=1, end=2)
+async def test_a_task_whose_input_was_swept_is_retried(system: OperatorSystem) -> None:
+    await system.deploy(dag(f"{MODULE}:too_late").replace("max_attempts: 1", "max_attempts: 2"))
+    states = await system.run("d", "ask", start=1, end=2)
     assert states["work"] == ["Failed"]
-    assert "was swept since" in await rig.error("work")
-    (task,) = await rig.fetch(
+    assert "was swept since" in await system.error("work")
+    (task,) = await system.fetch(
         "SELECT t.next_retry_at FROM tasks t JOIN jobs j ON j.id = t.job_id WHERE j.name = 'work'"
     )
     assert task["next_retry_at"] is not None
 
 
 @pytest.mark.parametrize("function", ["halves", "in_order"])
-async def test_two_outputs_are_committed_together_by_name_or_in_order(rig: Rig, function: str) -> None:
+async def test_two_outputs_are_committed_together_by_name_or_in_order(system: OperatorSystem, function: str) -> None:
     publish = "low: {job: work, output: 0}\n  high: {job: work, output: 1}"
-    await rig.deploy(dag(f"{MODULE}:{function}", "[{name: a}, {name: b}]", publish))
-    states = await rig.run("d", "ask", start=0, end=9)
-    assert states["work"] == ["Completed"], await rig.error("work")
-    assert [row["block_number"] for row in await rig.rows("low")] == [0, 1, 2, 3, 4]
-    assert [row["block_number"] for row in await rig.rows("high")] == [5, 6, 7, 8, 9]
+    await system.deploy(dag(f"{MODULE}:{function}", "[{name: a}, {name: b}]", publish))
+    states = await system.run("d", "ask", start=0, end=9)
+    assert states["work"] == ["Completed"], await system.error("work")
+    assert [row["block_number"] for row in await system.rows("low")] == [0, 1, 2, 3, 4]
+    assert [row["block_number"] for row in await system.rows("high")] == [5, 6, 7, 8, 9]
 
 
-async def test_outputs_are_named_as_published_and_the_error_lists_the_names(rig: Rig) -> None:
-    await rig.deploy(dag(f"{MODULE}:halves", "[{name: low}, {name: high}]", "low: {job: work, output: 0}"))
-    await rig.run("d", "ask", start=0, end=9)
-    message = await rig.error("work")
+async def test_outputs_are_named_as_published_and_the_error_lists_the_names(system: OperatorSystem) -> None:
+    await system.deploy(dag(f"{MODULE}:halves", "[{name: low}, {name: high}]", "low: {job: work, output: 0}"))
+    await system.run("d", "ask", start=0, end=9)
+    message = await system.error("work")
     assert "the function returned high, low; the outputs are low, work_1" in message
     assert "as they are published, else by job and place" in message
 
@@ -69,14 +69,16 @@ async def test_outputs_are_named_as_published_and_the_error_lists_the_names(rig:
         (f"{MODULE}:broken", "cannot do ['numbers'] with {'times': 3}"),
     ],
 )
-async def test_the_error_names_what_is_wrong_with_a_function(rig: Rig, function: str, message: str) -> None:
-    await rig.deploy(dag(function))
-    states = await rig.run("d", "ask", start=1, end=2)
+async def test_the_error_names_what_is_wrong_with_a_function(
+    system: OperatorSystem, function: str, message: str
+) -> None:
+    await system.deploy(dag(function))
+    states = await system.run("d", "ask", start=1, end=2)
     assert states["work"] == ["Failed"]
-    assert message in await rig.error("work")
+    assert message in await system.error("work")
 
 
 @pytest.mark.parametrize("function", ["no_colon", "a.b:c:d", "../x:y", "os:system('x')", ":f", "a:"])
-async def test_the_function_name_is_checked_at_deploy_without_an_import(rig: Rig, function: str) -> None:
+async def test_the_function_name_is_checked_at_deploy_without_an_import(system: OperatorSystem, function: str) -> None:
     with pytest.raises(InvalidDag, match="named by its module"):
-        await rig.deploy(dag(function))
+        await system.deploy(dag(function))

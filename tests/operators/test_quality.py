@@ -6,7 +6,7 @@ from decimal import Decimal
 
 import pytest
 
-from tests.support.systems.operators import Numbers, Rig, numbers_dag
+from tests.support.systems.operators import Numbers, OperatorSystem, numbers_dag
 from tracelake.errors import InvalidDag
 from tracelake.operators.quality import SPEC
 
@@ -31,9 +31,9 @@ publish:
 """
 
 
-async def test_a_report_has_one_row_for_each_check_and_partition(rig: Rig, numbers: Numbers) -> None:
+async def test_a_report_has_one_row_for_each_check_and_partition(system: OperatorSystem, numbers: Numbers) -> None:
     numbers.value = lambda number: None if number == 3 else number % 4
-    await rig.deploy(
+    await system.deploy(
         dag(
             "{kind: not_null, columns: [block_number]}",
             "{kind: not_null, columns: [block_number, value], level: warn}",
@@ -45,9 +45,9 @@ async def test_a_report_has_one_row_for_each_check_and_partition(rig: Rig, numbe
             "{kind: sql, query: SELECT block_number FROM numbers WHERE value = 2, level: warn}",
         )
     )
-    states = await rig.run("d", "ask", start=0, end=9)
-    assert states["look"] == ["Completed"], await rig.error("look")
-    found = {row["check"]: row for row in await rig.rows("report")}
+    states = await system.run("d", "ask", start=0, end=9)
+    assert states["look"] == ["Completed"], await system.error("look")
+    found = {row["check"]: row for row in await system.rows("report")}
     assert {name: (row["level"], row["passed"], row["failing_rows"]) for name, row in found.items()} == {
         "not_null block_number": ("fail", True, 0),
         "not_null block_number, value": ("warn", False, 1),
@@ -63,10 +63,12 @@ async def test_a_report_has_one_row_for_each_check_and_partition(rig: Rig, numbe
     assert {(row["partition"], row["start"], row["end"]) for row in found.values()} == {("0-9", 0, 9)}
 
 
-async def test_uniqueness_is_the_same_when_another_check_counts_the_column(rig: Rig, numbers: Numbers) -> None:
+async def test_uniqueness_is_the_same_when_another_check_counts_the_column(
+    system: OperatorSystem, numbers: Numbers
+) -> None:
     """With `continuous` there is one pass less, and the result is the same: NULL is one key."""
     among = ("{kind: unique, columns: [value], level: warn}", "{kind: continuous, column: value, level: warn}")
-    await rig.deploy(dag(*among))
+    await system.deploy(dag(*among))
     given: dict[tuple[int, int], dict[int, int | None]] = {
         (0, 3): {0: None, 1: 5, 2: 6, 3: 7},
         (10, 13): {10: None, 11: None, 12: 6, 13: 7},
@@ -75,29 +77,29 @@ async def test_uniqueness_is_the_same_when_another_check_counts_the_column(rig: 
     }
     for (start, end), values in given.items():
         numbers.value = values.__getitem__
-        await rig.run("d", "ask", start=start, end=end)
-    found = {row["partition"]: row["failing_rows"] for row in await rig.rows("report") if "unique" in row["check"]}
+        await system.run("d", "ask", start=start, end=end)
+    found = {row["partition"]: row["failing_rows"] for row in await system.rows("report") if "unique" in row["check"]}
     assert found == {"0-3": 0, "10-13": 1, "20-23": 2, "30-33": 0}
 
 
 async def test_a_failed_check_fails_the_task_for_good_with_its_rows_and_commits_nothing(
-    rig: Rig, numbers: Numbers
+    system: OperatorSystem, numbers: Numbers
 ) -> None:
     numbers.value = lambda number: -1 if number in (2, 7) else number
-    await rig.deploy(dag("{kind: range, column: value, min: 0}", "{kind: row_count, max: 3}"))
-    states = await rig.run("d", "ask", start=0, end=9)
+    await system.deploy(dag("{kind: range, column: value, min: 0}", "{kind: row_count, max: 3}"))
+    states = await system.run("d", "ask", start=0, end=9)
     assert states["look"] == ["Failed"]
-    message = await rig.error("look")
+    message = await system.error("look")
     assert "2 checks failed" in message
     assert "range value: 2 rows outside 0 or more" in message
     assert "block_number=2" in message
     assert "row_count: 10 rows, not at most 3" in message
-    assert await rig.partitions("report") == []
-    again = await rig.fetch("SELECT next_retry_at FROM tasks WHERE status = 'Failed'")
+    assert await system.partitions("report") == []
+    again = await system.fetch("SELECT next_retry_at FROM tasks WHERE status = 'Failed'")
     assert [row["next_retry_at"] for row in again] == [None], "the same rows would fail again"
 
 
-async def test_numbers_beyond_64_bits_are_checked_exactly(rig: Rig, numbers: Numbers) -> None:
+async def test_numbers_beyond_64_bits_are_checked_exactly(system: OperatorSystem, numbers: Numbers) -> None:
     """Like wei: 1000 ETH have 22 digits, which doubles cannot hold exactly."""
     wei = 10**21
     numbers.value = lambda number: Decimal(wei + number - 5) if number != 3 else Decimal(10**37)
@@ -112,39 +114,39 @@ async def test_numbers_beyond_64_bits_are_checked_exactly(rig: Rig, numbers: Num
         "{kind: continuous, column: value}": 2**63 - 1,
     }
     named = [item.replace("}", f", level: warn, name: c{n}}}") for n, item in enumerate(checks)]
-    await rig.deploy(dag(*named))
-    states = await rig.run("d", "ask", start=0, end=9)
-    assert states["look"] == ["Completed"], await rig.error("look")
-    found = {row["check"]: row for row in await rig.rows("report")}
+    await system.deploy(dag(*named))
+    states = await system.run("d", "ask", start=0, end=9)
+    assert states["look"] == ["Completed"], await system.error("look")
+    found = {row["check"]: row for row in await system.rows("report")}
     assert {item: found[f"c{n}"]["failing_rows"] for n, item in enumerate(checks)} == checks
     assert f"such as {wei - 2}, {wei + 5}-{10**37 - 1}" in found["c7"]["explanation"]
 
 
-async def test_gaps_are_named_from_the_first_number_of_the_partition_to_the_last(rig: Rig) -> None:
-    await rig.deploy(dag("{kind: continuous, input: few, level: warn}", inputs="[{from: {job: few}}]"))
-    await rig.run("d", "ask", start=0, end=9)
-    (row,) = await rig.rows("report")
+async def test_gaps_are_named_from_the_first_number_of_the_partition_to_the_last(system: OperatorSystem) -> None:
+    await system.deploy(dag("{kind: continuous, input: few, level: warn}", inputs="[{from: {job: few}}]"))
+    await system.run("d", "ask", start=0, end=9)
+    (row,) = await system.rows("report")
     assert row["failing_rows"] == 4
     assert row["explanation"] == "4 of 10 numbers are missing, such as 0-3"
 
 
-async def test_rows_of_two_inputs_are_compared_when_both_are_there(rig: Rig) -> None:
+async def test_rows_of_two_inputs_are_compared_when_both_are_there(system: OperatorSystem) -> None:
     """Either job may be the first to update a range: then the other's task compares, and none fails."""
     both = "[{from: {job: few}}, {from: {job: numbers}, trigger: true}]"
-    await rig.deploy(
+    await system.deploy(
         dag(
             "{kind: compare_rows, input: few, other: numbers, level: warn}",
             "{kind: compare_rows, input: few, other: numbers, tolerance: 4, name: nearly}",
             inputs=both,
         )
     )
-    await rig.run("d", "ask", start=0, end=9)
-    assert [row["explanation"] for row in await rig.rows("report") if "numbers" in row["check"]] == [
+    await system.run("d", "ask", start=0, end=9)
+    assert [row["explanation"] for row in await system.rows("report") if "numbers" in row["check"]] == [
         "6 rows, and numbers has 10"
     ]
-    states = await rig.run("d", "ask", start=10, end=19)
-    assert states["look"] == ["Completed"] * 4, await rig.error("look")
-    found = [(row["partition"], row["check"], row["passed"]) for row in await rig.rows("report")]
+    states = await system.run("d", "ask", start=10, end=19)
+    assert states["look"] == ["Completed"] * 4, await system.error("look")
+    found = [(row["partition"], row["check"], row["passed"]) for row in await system.rows("report")]
     assert sorted(found) == [
         ("0-9", "compare_rows numbers", False),
         ("0-9", "nearly", True),
@@ -153,12 +155,12 @@ async def test_rows_of_two_inputs_are_compared_when_both_are_there(rig: Rig) -> 
     ]
 
 
-async def test_an_input_that_is_not_followed_is_compared_as_it_is(rig: Rig) -> None:
+async def test_an_input_that_is_not_followed_is_compared_as_it_is(system: OperatorSystem) -> None:
     check = "{kind: compare_rows, input: few, other: numbers, level: warn}"
-    await rig.deploy(dag(check, inputs="[{from: {job: few}}, {from: {job: numbers}, trigger: false}]"))
-    await rig.run("d", "ask", start=0, end=9)
-    await rig.run("d", "ask", start=10, end=19)
-    explained = {row["partition"]: row["explanation"] for row in await rig.rows("report")}
+    await system.deploy(dag(check, inputs="[{from: {job: few}}, {from: {job: numbers}, trigger: false}]"))
+    await system.run("d", "ask", start=0, end=9)
+    await system.run("d", "ask", start=10, end=19)
+    explained = {row["partition"]: row["explanation"] for row in await system.rows("report")}
     assert explained == {"0-9": "6 rows, and numbers has 10", "10-19": "10 rows, and numbers has 20"}
 
 
@@ -175,38 +177,42 @@ async def test_an_input_that_is_not_followed_is_compared_as_it_is(rig: Rig) -> N
         ("{kind: sql, query: SELECT value FROM numbers WHERE value > 8}", "sql: 1 rows, such as (value=9)"),
     ],
 )
-async def test_every_kind_of_check_can_fail_the_task(rig: Rig, numbers: Numbers, check: str, message: str) -> None:
+async def test_every_kind_of_check_can_fail_the_task(
+    system: OperatorSystem, numbers: Numbers, check: str, message: str
+) -> None:
     values = [1, 2, 3, None, 4, 5, 7, 7, 8, 9]
     numbers.value = values.__getitem__
     other = ", {from: {job: few}}" if "few" in check else ""
-    await rig.deploy(dag(check, inputs=f"[{{from: {{job: numbers}}}}{other}]"))
-    states = await rig.run("d", "ask", start=0, end=9)
+    await system.deploy(dag(check, inputs=f"[{{from: {{job: numbers}}}}{other}]"))
+    states = await system.run("d", "ask", start=0, end=9)
     assert "Failed" in states["look"]
-    assert message in await rig.error("look")
-    assert await rig.partitions("report") == []
+    assert message in await system.error("look")
+    assert await system.partitions("report") == []
 
 
-async def test_all_rows_are_checked_together_in_full_mode(rig: Rig, numbers: Numbers) -> None:
+async def test_all_rows_are_checked_together_in_full_mode(system: OperatorSystem, numbers: Numbers) -> None:
     checks = ("{kind: continuous}", "{kind: row_count, min: 8, level: warn}", "{kind: unique, columns: [value]}")
     numbers.value = lambda number: number % 10
-    await rig.deploy(dag(*checks).replace("      checks:", "      mode: full\n      checks:"))
-    await rig.run("d", "ask", start=0, end=4)
-    assert [row["passed"] for row in await rig.rows("report") if row["check"] == "row_count"] == [False]
-    await rig.run("d", "ask", start=5, end=9)
-    assert [(row["partition"], row["start"], row["passed"]) for row in await rig.rows("report")] == [
+    await system.deploy(dag(*checks).replace("      checks:", "      mode: full\n      checks:"))
+    await system.run("d", "ask", start=0, end=4)
+    assert [row["passed"] for row in await system.rows("report") if row["check"] == "row_count"] == [False]
+    await system.run("d", "ask", start=5, end=9)
+    assert [(row["partition"], row["start"], row["passed"]) for row in await system.rows("report")] == [
         ("all", None, True)
     ] * 3
-    await rig.run("d", "ask", start=12, end=12)
-    message = await rig.error("look")
+    await system.run("d", "ask", start=12, end=12)
+    message = await system.error("look")
     assert "continuous block_number: 2 of 13 numbers are missing, such as 10-11" in message
     assert "unique value: 1 rows more than keys, such as (value=2)" in message
 
 
-async def test_only_the_column_that_numbers_the_rows_must_fill_the_range(rig: Rig, numbers: Numbers) -> None:
+async def test_only_the_column_that_numbers_the_rows_must_fill_the_range(
+    system: OperatorSystem, numbers: Numbers
+) -> None:
     numbers.value = lambda number: 5000 + number + (number > 4)
-    await rig.deploy(dag("{kind: continuous, column: value, level: warn}", "{kind: continuous}"))
-    await rig.run("d", "ask", start=0, end=9)
-    found = {row["check"]: row["explanation"] for row in await rig.rows("report")}
+    await system.deploy(dag("{kind: continuous, column: value, level: warn}", "{kind: continuous}"))
+    await system.run("d", "ask", start=0, end=9)
+    found = {row["check"]: row["explanation"] for row in await system.rows("report")}
     assert found == {
         "continuous value": "1 of 11 numbers are missing, such as 5005",
         "continuous block_number": "",
@@ -214,17 +220,21 @@ async def test_only_the_column_that_numbers_the_rows_must_fill_the_range(rig: Ri
 
 
 @pytest.mark.parametrize("mode", ["partition", "full"])
-async def test_a_column_of_nothing_but_null_is_not_continuous(rig: Rig, numbers: Numbers, mode: str) -> None:
+async def test_a_column_of_nothing_but_null_is_not_continuous(
+    system: OperatorSystem, numbers: Numbers, mode: str
+) -> None:
     numbers.value = lambda number: 1 if number > 99 else None
-    await rig.deploy(
+    await system.deploy(
         dag("{kind: continuous, column: value}").replace("      checks:", f"      mode: {mode}\n      checks:")
     )
-    states = await rig.run("d", "ask", start=0, end=9)
+    states = await system.run("d", "ask", start=0, end=9)
     assert states["look"] == ["Failed"]
-    assert "continuous value: 10 rows, and all of them with NULL" in await rig.error("look")
+    assert "continuous value: 10 rows, and all of them with NULL" in await system.error("look")
 
 
-async def test_a_check_that_cannot_run_warns_if_it_is_a_warning_and_stops_no_other(rig: Rig, numbers: Numbers) -> None:
+async def test_a_check_that_cannot_run_warns_if_it_is_a_warning_and_stops_no_other(
+    system: OperatorSystem, numbers: Numbers
+) -> None:
     numbers.value = lambda number: f"t{number}"
     checks = [
         "{kind: range, column: value, min: 0}",
@@ -233,10 +243,10 @@ async def test_a_check_that_cannot_run_warns_if_it_is_a_warning_and_stops_no_oth
         "{kind: sql, query: SELECT nothing AS n FROM numbers}",
     ]
     warn = [item.replace("}", ", level: warn}") for item in checks]
-    await rig.deploy(dag(*warn, "{kind: row_count, max: 3, level: warn}", "{kind: continuous}"))
-    states = await rig.run("d", "ask", start=0, end=9)
-    assert states["look"] == ["Completed"], await rig.error("look")
-    rows = await rig.rows("report")
+    await system.deploy(dag(*warn, "{kind: row_count, max: 3, level: warn}", "{kind: continuous}"))
+    states = await system.run("d", "ask", start=0, end=9)
+    assert states["look"] == ["Completed"], await system.error("look")
+    rows = await system.rows("report")
     assert {row["check"] for row in rows if "could not be checked" in row["explanation"]} == {
         "range value",
         "continuous value",
@@ -247,9 +257,9 @@ async def test_a_check_that_cannot_run_warns_if_it_is_a_warning_and_stops_no_oth
         "row_count": False,
         "continuous block_number": True,
     }
-    await rig.deploy(dag(checks[1], "{kind: row_count, max: 3, level: warn}"))
-    await rig.run("d", "ask", start=10, end=19)
-    assert "the column is string, and only whole numbers can be continuous" in await rig.error("look")
+    await system.deploy(dag(checks[1], "{kind: row_count, max: 3, level: warn}"))
+    await system.run("d", "ask", start=10, end=19)
+    assert "the column is string, and only whole numbers can be continuous" in await system.error("look")
 
 
 @pytest.mark.parametrize(
@@ -282,9 +292,11 @@ async def test_a_check_that_cannot_run_warns_if_it_is_a_warning_and_stops_no_oth
         ("{kind: sum, column: a}", "jobs[3].config.checks[0].kind", "sum"),
     ],
 )
-async def test_a_check_that_cannot_work_is_refused_at_deploy(rig: Rig, check: str, field: str, message: str) -> None:
+async def test_a_check_that_cannot_work_is_refused_at_deploy(
+    system: OperatorSystem, check: str, field: str, message: str
+) -> None:
     with pytest.raises(InvalidDag) as refused:
-        await rig.deploy(dag(check))
+        await system.deploy(dag(check))
     (problem,) = refused.value.problems
     assert problem.field == field
     assert message in problem.reason

@@ -44,7 +44,9 @@ async def test_no_input_makes_a_listener_of_the_query_service_fail(system: Query
         case = data.draw(operations[label].as_strategy(generation_mode=mode))
         if isinstance(case.body, dict) and data.draw(st.booleans()):
             case.body["sql"] = data.draw(st.sampled_from(QUERIES))
-        answer = case.call(base_url=str(listeners[label].base_url), headers=headers, verify=str(system.rig.walk.ca))
+        answer = case.call(
+            base_url=str(listeners[label].base_url), headers=headers, verify=str(system.operators.walk.ca)
+        )
         overran = (
             answer.status_code == 504 and answer.json()["error"]["code"] == "query_timeout"
         )  # a limit it asked for

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.support.cases.analyst_queries import quick_session
-from tests.support.cases.random_sql_bombs import made_up
-from tests.support.cases.sql_bombs import BOMBS, FINE
+from tests.support.cases.sql_bombs import BOMBS, FINE, made_up
 from tests.support.systems.query import ROWS, QuerySystem
 from tracelake.domain.sql.gate import check_sql
 from tracelake.spark.plan_check import select

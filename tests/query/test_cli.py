@@ -27,7 +27,7 @@ async def trace(system: QuerySystem, *words: str, home: Path) -> tuple[int, byte
         **os.environ,
         "TRACE_HOME": str(home),
         "TRACE_CLIENT__GATEWAY_URL": str(system.gateway.base_url).rstrip("/"),
-        "TRACE_CLIENT__CA": str(system.rig.walk.ca),
+        "TRACE_CLIENT__CA": str(system.operators.walk.ca),
         "TRACE_CLIENT__TOKEN": system.token("reader"),
     }
     argv = [sys.executable, "-m", "tracelake", *words]
@@ -76,7 +76,7 @@ async def test_a_published_dataset_is_exported_to_a_file_for_testing_a_function(
 ) -> None:
     monkeypatch.setenv("TRACE_HOME", str(tmp_path))
     monkeypatch.setenv("TRACE_CLIENT__GATEWAY_URL", str(system.gateway.base_url).rstrip("/"))
-    monkeypatch.setenv("TRACE_CLIENT__CA", str(system.rig.walk.ca))
+    monkeypatch.setenv("TRACE_CLIENT__CA", str(system.operators.walk.ca))
     monkeypatch.setenv("TRACE_CLIENT__TOKEN", system.token("reader"))
     name, file = await asyncio.to_thread(_dataset, "orders", None, tmp_path)
     assert (name, pq.read_table(file).num_rows) == ("orders", ROWS)

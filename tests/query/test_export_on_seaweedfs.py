@@ -27,7 +27,7 @@ async def test_a_user_exports_to_the_default_location_with_the_key_of_the_servic
 ) -> None:
     store = s3_objects(seaweedfs.objects_for("query"))
     settings = system.settings.model_copy(update={"home": tmp_path})
-    serves = serving(settings, system.pool, system.rig.walk.dispatcher, system.spark, store, metrics=Metrics())
+    serves = serving(settings, system.pool, system.operators.walk.dispatcher, system.spark, store, metrics=Metrics())
     headers = {"X-Trace-Worker-Token": TOKEN, USER: "test|acme"}
     async with (
         serves as listeners,
@@ -39,7 +39,7 @@ async def test_a_user_exports_to_the_default_location_with_the_key_of_the_servic
     assert answer.status_code == 200, answer.text
     done = answer.json()["exported"]
     folder = Folder.parse(done["location"])
-    assert str(folder).startswith(f"{settings.query.export_prefix}{system.rig.walk.org.id}/")
+    assert str(folder).startswith(f"{settings.query.export_prefix}{system.operators.walk.org.id}/")
     everything = s3_objects(seaweedfs.objects_for("worker"))
     (file,) = done["files"]
     assert pq.read_table(io.BytesIO(everything.get(folder.object(file)))).to_pylist() == [{"answer": 42}]

@@ -323,7 +323,7 @@ async def test_a_query_for_one_block_opens_no_file_without_it(system: QuerySyste
     """The whole way: the worker that wrote the files noted their numbers."""
     await system.make("feed", 7000, 7009)
     await system.make("feed", 7010, 7019)
-    root = system.rig.walk.control.objects.root  # type: ignore[attr-defined]
+    root = system.operators.walk.control.objects.root  # type: ignore[attr-defined]
     (file,) = root.rglob("*7000_7009.parquet")
     away = file.rename(file.with_suffix(".away"))
     try:

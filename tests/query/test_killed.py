@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import re
 import subprocess
-import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
@@ -16,16 +14,18 @@ import httpx
 import psycopg
 import pytest
 
+from tests.support.child_process import trace_process
 from tests.support.spark.hot_tables import chain, hot_table, rows_of
+from tests.support.systems.processes import is_ready
 from tests.support.systems.query import ROWS, QuerySystem
 from tests.support.systems.walk import TOKEN
+from tests.support.waiting import until
 from tracelake.data.hot.tables import ensure
 from tracelake.data.hot.writer import rewrite
 from tracelake.domain.object_names import Folder
 from tracelake.lite.network_ports import free_port
-from tracelake.lite.plan import child_environment
 from tracelake.runtime.http_client import AsyncClient
-from tracelake.settings import EndpointSettings, ObjectSettings, to_document
+from tracelake.settings import EndpointSettings, ObjectSettings
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(600)]
 HOT_ROWS = 20
@@ -48,40 +48,25 @@ async def a_service(
     settings = system.settings.model_copy(
         update={
             "home": home,
-            "objects": ObjectSettings(folder=system.rig.walk.control.objects.root),  # type: ignore[attr-defined]
-            "endpoints": EndpointSettings(dispatcher_internal=system.rig.walk.listeners["dispatcher_internal"]),
+            "objects": ObjectSettings(folder=system.operators.walk.control.objects.root),  # type: ignore[attr-defined]
+            "endpoints": EndpointSettings(dispatcher_internal=system.operators.walk.listeners["dispatcher_internal"]),
             "query": system.settings.query.model_copy(update={"internal_port": port, "stuck_seconds": stuck_seconds}),
         }
     )
-    process = subprocess.Popen(  # noqa: ASYNC220 - it returns at once
-        [sys.executable, "-m", "tracelake", "query", "--settings", "-"],
-        stdin=subprocess.PIPE,
-        env=child_environment(os.environ),
-        start_new_session=True,
-    )
-    assert process.stdin is not None
-    process.stdin.write(to_document(settings).encode())
-    process.stdin.close()
     headers = {"X-Trace-Worker-Token": TOKEN, "X-Trace-User": "reader"}
-    url = f"https://127.0.0.1:{port}"
-    try:
+    url, log = f"https://127.0.0.1:{port}", home.parent / f"{home.name}.log"
+    with trace_process("query", settings, log) as process:
         async with AsyncClient(base_url=url, verify=system.context, headers=headers, timeout=300) as listener:
-            await until_ready(process, listener)
+            await until_ready(process, listener, log)
             yield process, listener
-    finally:
-        process.kill()
-        process.wait()
 
 
-async def until_ready(process: subprocess.Popen[bytes], listener: httpx.AsyncClient) -> None:
-    async with asyncio.timeout(120):
-        while process.poll() is None:
-            try:
-                if (await listener.get("/readyz")).is_success:
-                    return
-            except httpx.TransportError:
-                await asyncio.sleep(0.1)
-    raise AssertionError(f"it ended with {process.returncode}")
+async def until_ready(process: subprocess.Popen[bytes], listener: httpx.AsyncClient, log: Path) -> None:
+    async def ready() -> bool:
+        assert process.poll() is None, log.read_text()  # noqa: ASYNC240 - it has failed
+        return await is_ready(listener)
+
+    await until(ready, "the Query service is ready", every=0.1, ignoring=(httpx.TransportError,))
 
 
 async def answered(listener: httpx.AsyncClient, sql: str) -> list[list[int]]:
@@ -133,30 +118,22 @@ async def test_the_service_survives_the_loss_of_spark_and_a_kill_leaves_no_proce
         done = await listener.post("/v1/query", json={"sql": COUNT, "export": {}})
         assert done.is_success, done.text
         export = asyncio.create_task(listener.post("/v1/query", json={"sql": MANY, "export": {}}))
-        async with asyncio.timeout(120):
-            while not members(process.pid, "pyspark.worker"):  # noqa: ASYNC110 - Spark's work is waited for
-                await asyncio.sleep(0.05)
+        await until(lambda: members(process.pid, "pyspark.worker"), "Python workers run")
         hot = asyncio.create_task(listener.post("/v1/query", json={"sql": LOOPS.replace("orders", "thought")}))
-        async with asyncio.timeout(120):
-            while not holders(system):  # noqa: ASYNC110 - the snapshot is waited for
-                await asyncio.sleep(0.05)
+        await until(lambda: holders(system), "connections are open")
         process.kill()
         for item in (export, hot):
             with pytest.raises(httpx.TransportError):
                 await item
-        async with asyncio.timeout(120):
-            while family(process.pid):  # noqa: ASYNC110 - the kernel's and Java's work is waited for
-                await asyncio.sleep(0.05)
+        await until(lambda: not family(process.pid), "its processes have ended")
     found, whole = exports(system)
     assert len(whole - before) == 1, "the one that was done before the kill"
     assert found == whole, "of the one that was killed nothing is visible"
-    async with asyncio.timeout(60):
-        while holders(system):  # noqa: ASYNC110 - Postgres sees that they are gone
-            await asyncio.sleep(0.05)
+    await until(lambda: not holders(system), "its connections are closed")
     async with a_service(system, tmp_path / "home") as (_, listener):
         assert await answered(listener, LAST) == [[HOT_ROWS]], "the next one answers, the hot table too"
         # The audit has the queries from before the kill.
-        await system.rig.until("SELECT count(*) >= $1 FROM query_audit", audited + 3)
+        await system.operators.until("SELECT count(*) >= $1 FROM query_audit", audited + 3)
         bomb = await listener.post("/v1/query", json={"sql": BOMB})
         assert bomb.status_code in {422, 503, 504}, bomb.text
         assert (await listener.get("/readyz")).is_success, "whatever became of its Spark"
@@ -164,8 +141,8 @@ async def test_the_service_survives_the_loss_of_spark_and_a_kill_leaves_no_proce
 
 def exports(system: QuerySystem) -> tuple[set[str], set[str]]:
     """Exports with any file, and complete ones."""
-    folder = Folder.parse(f"s3://trace/exports/{system.rig.walk.org.id}/")
-    names = [item.name for item in system.rig.walk.control.objects.objects(folder)]
+    folder = Folder.parse(f"s3://trace/exports/{system.operators.walk.org.id}/")
+    names = [item.name for item in system.operators.walk.control.objects.objects(folder)]
     whole = [item for item in names if item.name == "_SUCCESS"]
     return {str(item).split("/")[5] for item in names}, {str(item).split("/")[5] for item in whole}
 
@@ -177,9 +154,8 @@ async def until_loops_cost_it_its_spark(process: subprocess.Popen[bytes], listen
         while members(process.pid, "java") == [java]:
             await listener.post("/v1/query", json={"sql": LOOPS, "timeout_seconds": 5})
             await asyncio.sleep(2)
-    async with asyncio.timeout(60):  # counted when the JVM has ended; once more if the next one was used too
-        while not await counted(listener):  # noqa: ASYNC110 - another process' work is waited for
-            await asyncio.sleep(0.1)
+    # Counted when the JVM has ended; once more if the next one was used too.
+    await until(lambda: counted(listener), "it is counted that Spark was ended")
 
 
 async def counted(listener: httpx.AsyncClient) -> int:
@@ -205,9 +181,11 @@ async def a_hot_table(system: QuerySystem) -> None:
     row = await system.pool.fetchrow(
         'UPDATE datasets d SET storage = \'{"kind": "postgres_hot"}\' FROM dataset_versions v'
         " WHERE v.dataset_uuid = d.id AND d.name = 'thought' AND d.org_id = $1 RETURNING d.id, v.id AS version",
-        system.rig.walk.org.id,
+        system.operators.walk.org.id,
     )
-    table = replace(hot_table(), org_id=system.rig.walk.org.id, dataset_uuid=row["id"], dataset_version=row["version"])
+    table = replace(
+        hot_table(), org_id=system.operators.walk.org.id, dataset_uuid=row["id"], dataset_version=row["version"]
+    )
     assert system.settings.data.query_dsn is not None
     with psycopg.connect(system.settings.data.query_dsn.get_secret_value(), autocommit=True) as connection:
         ensure(connection, table)

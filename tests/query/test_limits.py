@@ -12,6 +12,7 @@ import pytest
 from tests.query.conftest import MEGABYTES
 from tests.support.systems.query import ROWS, QuerySystem
 from tests.support.systems.walk import TOKEN
+from tests.support.waiting import until
 from tracelake.errors import Busy
 from tracelake.query.slots import Slots
 from tracelake.runtime.http_client import AsyncClient
@@ -30,11 +31,12 @@ async def works(system: QuerySystem) -> None:
 
 async def nothing_runs(system: QuerySystem) -> None:
     """The task of a canceled job may run forever, so cores are counted, not jobs."""
-    context: Any = system.rig.spark.sparkContext
+    context: Any = system.operators.spark.sparkContext
     tracker = context._jsc.sc().statusTracker()
-    async with asyncio.timeout(60):
-        while any(getexecutorinfo.numRunningTasks() for getexecutorinfo in tracker.getExecutorInfos()):  # noqa: ASYNC110 - Spark's work
-            await asyncio.sleep(0.05)
+    await until(
+        lambda: not any(getexecutorinfo.numRunningTasks() for getexecutorinfo in tracker.getExecutorInfos()),
+        "Spark runs no task",
+    )
 
 
 async def test_a_query_over_its_time_limit_is_ended_in_spark(system: QuerySystem) -> None:
@@ -49,7 +51,7 @@ async def test_a_query_whose_caller_disconnects_is_ended(system: QuerySystem) ->
         short_timeout = httpx.Timeout(120, read=2)
         with pytest.raises(httpx.ReadTimeout):
             await impatient.post("/v1/query", json={"sql": FOREVER}, headers=headers, timeout=short_timeout)
-    await system.rig.until("SELECT EXISTS (SELECT FROM query_audit WHERE verdict = 'canceled')")
+    await system.operators.until("SELECT EXISTS (SELECT FROM query_audit WHERE verdict = 'canceled')")
     await nothing_runs(system)
     await works(system)
 

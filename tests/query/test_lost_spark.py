@@ -16,6 +16,7 @@ import pytest
 from tests.query.test_killed import COUNT, a_service, answered, members
 from tests.support.systems.query import ROWS, QuerySystem
 from tests.support.systems.walk import TOKEN
+from tests.support.waiting import until
 from tracelake.settings import QuerySettings
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(600)]
@@ -99,9 +100,11 @@ async def java_of(process: subprocess.Popen[bytes], other_than: int = 0) -> int:
 
 async def until_running(listener: httpx.AsyncClient, queries: int) -> None:
     """Wait until this many queries with a slot run in Spark, which has prepared sessions."""
-    async with asyncio.timeout(120):
-        while await running_queries(listener) != queries or not await gauge(listener, "trace_query_sessions", "fresh"):  # noqa: ASYNC110
-            await asyncio.sleep(0.05)  # waits for another process
+
+    async def running() -> bool:
+        return await running_queries(listener) == queries and await gauge(listener, "trace_query_sessions", "fresh") > 0
+
+    await until(running, f"{queries} queries run", every=0.05)
 
 
 async def running_queries(listener: httpx.AsyncClient) -> float:

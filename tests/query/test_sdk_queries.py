@@ -97,7 +97,7 @@ async def test_a_function_queries_its_inputs_and_gets_refusals(
 async def test_sandboxed_code_queries_the_service_and_gets_refusals(system: QuerySystem, tmp_path: Path) -> None:
     await system.make("feed", 2200, 2201)
     claimed = await system.claimed()
-    walk, base = system.rig.walk, settings_for(system.rig.walk, tmp_path)
+    walk, base = system.operators.walk, settings_for(system.operators.walk, tmp_path)
     listeners = base.endpoints.model_copy(update={"query_task": str(system.task_api.base_url).rstrip("/")})
     settings = base.model_copy(update={"endpoints": listeners})
     # A new state: an unchanged one is not sent again.
@@ -141,10 +141,10 @@ async def query_result(
         env={
             "PATH": os.environ["PATH"],
             "PYTHONPATH": str(ROOT),
-            "TRACE_TASK_URL": system.rig.walk.listeners["dispatcher_task"],
+            "TRACE_TASK_URL": system.operators.walk.listeners["dispatcher_task"],
             "TRACE_QUERY_URL": str(system.task_api.base_url),
-            "SSL_CERT_FILE": str(system.rig.walk.ca),
-            "NODE_EXTRA_CA_CERTS": str(system.rig.walk.ca),
+            "SSL_CERT_FILE": str(system.operators.walk.ca),
+            "NODE_EXTRA_CA_CERTS": str(system.operators.walk.ca),
         },
     )
     async with asyncio.timeout(120):

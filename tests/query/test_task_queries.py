@@ -76,7 +76,7 @@ async def test_queries_of_an_ended_attempt_are_refused(system: QuerySystem) -> N
     await system.make("feed", 1200, 1201)
     await system.make("feed", 1202, 1203)
     canceled, failed = await system.claimed(), await system.claimed()
-    control, org = system.rig.walk.control, system.rig.walk.org.id
+    control, org = system.operators.walk.control, system.operators.walk.org.id
     await cancel_task(control, org, canceled.task.task_id, "a test")
     request = CompleteRequest(
         task_id=failed.task.task_id,
@@ -86,7 +86,7 @@ async def test_queries_of_an_ended_attempt_are_refused(system: QuerySystem) -> N
         error_message="a test",
         retryable=False,
     )
-    await system.rig.walk.tasks.complete(failed.capability_token, request)
+    await system.operators.walk.tasks.complete(failed.capability_token, request)
     for ended in (canceled, failed):
         assert error_of(await system.ask_as(ended, COUNT)) == (409, "lease_lost")
 
@@ -97,9 +97,9 @@ async def test_a_task_exports_only_into_folders_that_its_token_grants(system: Qu
     body = (await system.ask_as(claimed, COUNT, export={})).json()
     folder = Folder.parse(body["exported"]["location"])
     assert str(folder).startswith(
-        f"s3://trace-scratch/scratch/{system.rig.walk.org.id}/{claimed.task.task_id}/{claimed.attempt}/"
+        f"s3://trace-scratch/scratch/{system.operators.walk.org.id}/{claimed.task.task_id}/{claimed.attempt}/"
     )
-    assert system.rig.walk.control.objects.head(folder.object("_SUCCESS")) is not None
+    assert system.operators.walk.control.objects.head(folder.object("_SUCCESS")) is not None
     inside = f"{folder}more/"
     assert (await system.ask_as(claimed, COUNT, export={"to": inside})).json()["exported"]["location"] == inside
     segments = str(folder).split("/")

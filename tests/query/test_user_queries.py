@@ -70,7 +70,7 @@ async def test_a_dataset_shared_by_role_is_readable_with_the_role_and_for_admins
 
 
 async def test_a_revoked_role_does_not_count_for_the_next_query(system: QuerySystem) -> None:
-    pool, org = system.pool, system.rig.walk.org.id
+    pool, org = system.pool, system.operators.walk.org.id
     user = await pool.fetchval(
         "INSERT INTO users (org_id, external_id, role) VALUES ($1, 'leaver', 'reader') RETURNING id", org
     )
@@ -111,8 +111,8 @@ async def test_an_export_is_parquet_in_the_organisations_folder_and_complete_whe
     body = (await system.ask(ADMIN, ALL, export={"files": 2})).json()
     done = body["exported"]
     folder = Folder.parse(done["location"])
-    assert str(folder).startswith(f"s3://trace/exports/{system.rig.walk.org.id}/{body['query_id']}/")
-    objects = system.rig.walk.control.objects
+    assert str(folder).startswith(f"s3://trace/exports/{system.operators.walk.org.id}/{body['query_id']}/")
+    objects = system.operators.walk.control.objects
     assert objects.head(folder.object("_SUCCESS")) is not None
     tables = [pq.read_table(pa.BufferReader(objects.get(folder.object(name)))) for name in done["files"]]
     found = sorted(tuple(row.values()) for table in tables for row in table.to_pylist())
@@ -164,7 +164,7 @@ async def test_a_refusal_is_typed_and_shows_no_internals(
 async def test_the_error_for_a_damaged_file_does_not_show_its_content(system: QuerySystem) -> None:
     body = (await system.ask(ADMIN, "SELECT count(*) AS n FROM orders")).json()
     version = body["datasets"][0]["dataset_version"]
-    root = system.rig.walk.control.objects.root  # type: ignore[attr-defined]
+    root = system.operators.walk.control.objects.root  # type: ignore[attr-defined]
     (file,) = (path for path in root.rglob("*.parquet") if version in str(path) and "queries" not in str(path))
     whole = file.read_bytes()
     try:
@@ -188,7 +188,7 @@ async def test_queries_are_audited_without_their_text(system: QuerySystem) -> No
     assert row["user_id"] == await system.pool.fetchval("SELECT id FROM users WHERE external_id = 'reader'")
     before = len([item for item in await system.audit() if item["verdict"] == "refused"])
     await system.ask("reader", "SELECT * FROM parquet.`/etc/passwd`")
-    await system.rig.until("SELECT count(*) > $1 FROM query_audit WHERE verdict = 'refused'", before)
+    await system.operators.until("SELECT count(*) > $1 FROM query_audit WHERE verdict = 'refused'", before)
     assert "telling" not in str(await system.audit())
     assert "passwd" not in str(await system.audit())
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
 
 from tests.support.spark.session import shared_session
-from tests.support.systems.runner import SECONDS
 from tests.support.systems.udf import RUNTIMES, UdfSystem, serving, udf_system
+from tests.support.waiting import until
 from tracelake.dispatcher.tasks.cancel import cancel_task
 from tracelake.udf.invoke import Functions
 from tracelake.udf.sandbox import runs
@@ -65,9 +64,12 @@ async def test_more_tasks_than_sandboxes_wait_for_their_place_and_none_of_them_l
 async def test_what_it_says_is_kept_for_people(system: UdfSystem, runtime: str) -> None:
     task = await system.asked(await system.deployed(PUBLISH, runtime))
     await system.over(task)
-    async with asyncio.timeout(SECONDS):
-        while len(lines := await system.lines(task)) < 2:  # noqa: ASYNC110 - the runner's work is waited for
-            await asyncio.sleep(0.02)
+
+    async def two_lines() -> list[tuple[str, str]] | None:
+        lines = await system.lines(task)
+        return lines if len(lines) >= 2 else None
+
+    lines = await until(two_lines, "two lines are logged")
     assert sorted(lines) == [("info", "and prints"), ("warning", "says hello")]
 
 
@@ -142,7 +144,7 @@ def handler(event, context):
 
 async def test_a_canceled_task_ends_its_sandbox(system: UdfSystem, functions: Functions, runtime: str) -> None:
     task = await system.asked(await system.deployed(FOREVER, runtime, attempts=1, lease=4))
-    await system.until(task, "progress IS NOT NULL")
+    await system.until_task(task, "progress IS NOT NULL")
     first = running_first(functions)
     await cancel_task(system.walk.control, system.walk.org.id, task, "enough")
     assert (await system.over(task))["status"] == "Canceled"
@@ -151,7 +153,7 @@ async def test_a_canceled_task_ends_its_sandbox(system: UdfSystem, functions: Fu
 
 async def test_a_lease_that_is_lost_ends_its_sandbox(system: UdfSystem, functions: Functions, runtime: str) -> None:
     task = await system.asked(await system.deployed(FOREVER, runtime, attempts=1, lease=4))
-    await system.until(task, "progress IS NOT NULL")
+    await system.until_task(task, "progress IS NOT NULL")
     first = running_first(functions)
     await system.walk.control.pool.execute("UPDATE tasks SET lease_token = gen_random_uuid() WHERE id = $1", task)
     assert (await system.over(task))["status"] == "Failed"
@@ -160,7 +162,7 @@ async def test_a_lease_that_is_lost_ends_its_sandbox(system: UdfSystem, function
 
 async def test_a_task_that_takes_too_long_is_ended(system: UdfSystem, functions: Functions, runtime: str) -> None:
     task = await system.asked(await system.deployed(FOREVER, runtime, attempts=1, seconds=4, lease=4))
-    await system.until(task, "progress IS NOT NULL")
+    await system.until_task(task, "progress IS NOT NULL")
     first = running_first(functions)
     assert (await system.over(task))["status"] == "Failed"
     await ended(first)
@@ -174,6 +176,4 @@ def running_first(functions: Functions) -> int:
 
 
 async def ended(first: int) -> None:
-    async with asyncio.timeout(SECONDS):
-        while runs(first):  # noqa: ASYNC110 - the kernel's work is waited for
-            await asyncio.sleep(0.02)
+    await until(lambda: not runs(first), "the process has ended")

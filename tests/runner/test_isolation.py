@@ -15,7 +15,8 @@ import pytest
 
 from tests.runner.conftest import HANDS
 from tests.support.operators import registered
-from tests.support.systems.runner import SECONDS, RunnerSystem, invocation, running_system
+from tests.support.systems.runner import RunnerSystem, invocation, running_system
+from tests.support.waiting import until
 from tracelake.errors import SetupError
 from tracelake.udf.bubblewrap import Isolation, bwraps, choose_isolation
 from tracelake.udf.process import Refusing
@@ -72,15 +73,14 @@ async def test_a_sandbox_is_in_the_runners_session_until_it_has_walls_and_in_non
     code = "import os, time\ndef handler(event, context):\n    time.sleep(1)\n    return os.getsid(0)\n"
     warm = set(bwraps_of_ours())  # of tests before this one
     running = asyncio.create_task(system.run(system.python(code)))
-    async with asyncio.timeout(SECONDS):
-        while not (builders := set(bwraps_of_ours()) - warm):  # noqa: ASYNC110 - the runner's work is waited for
-            await asyncio.sleep(0.002)
-    (builder,) = builders
+    (builder,) = await until(lambda: set(bwraps_of_ours()) - warm, "a sandbox is built", every=0.002)
     assert os.getsid(builder.pid) == os.getsid(0)
     assert os.getpgid(builder.pid) == builder.pid, "Ctrl-C does not reach it"
-    async with asyncio.timeout(SECONDS):
-        while not (inside := builder.children()) or os.getsid(inside[0].pid) == os.getsid(0):  # noqa: ASYNC110
-            await asyncio.sleep(0.002)
+    await until(
+        lambda: any(os.getsid(inside.pid) != os.getsid(0) for inside in builder.children()[:1]),
+        "it has a session of its own",
+        every=0.002,
+    )
     assert (await running).body > 0, "a session of its own: 0 is one that is not to be seen from inside"
 
 

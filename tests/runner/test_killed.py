@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import shutil
 import signal
 import subprocess
-import sys
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,14 +13,13 @@ from pathlib import Path
 import pytest
 
 from tests.sink.test_alerts import STANDARD
+from tests.support.child_process import trace_process
 from tests.support.spark.session import shared_session
 from tests.support.systems.runner import SECONDS
 from tests.support.systems.udf import DAG, RUNTIMES, UdfSystem, udf_system
+from tests.support.waiting import until
 from tracelake.dispatcher.alerts.edit import create_alert
 from tracelake.domain.crash_points import POINTS
-from tracelake.lite.end_orphans import end_sessions
-from tracelake.lite.launch import Launch, spawn
-from tracelake.settings import to_document
 from tracelake.settings.telemetry import FaultSettings
 from tracelake.store.identity import find_user
 from tracelake.udf.sandbox import process_tree, runs
@@ -70,32 +67,17 @@ def a_runner(system: UdfSystem, log: Path, point: str | None = None) -> Iterator
     themselves.
     """
     settings = system.settings.model_copy(update={"faults": FaultSettings(point=point)})
-    launch = Launch(
-        [sys.executable, "-m", "tracelake", "runner", "--settings", "-"],
-        env={"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT)},
-        cwd=ROOT,
-        stdin=to_document(settings).encode(),
-    )
-    with log.open("ab") as output:
-        process = spawn(launch, output)
-    try:
+    with trace_process("runner", settings, log) as process:
         yield process
-    finally:
-        process.kill()
-        process.wait()
-        end_sessions({process.pid})
 
 
 async def listens(system: UdfSystem) -> None:
-    async with asyncio.timeout(SECONDS):
-        while True:
-            try:
-                _, writer = await asyncio.open_connection("127.0.0.1", system.settings.udf.port)
-            except OSError:
-                await asyncio.sleep(0.05)
-            else:
-                writer.close()
-                return
+    async def accepts() -> bool:
+        _, writer = await asyncio.open_connection("127.0.0.1", system.settings.udf.port)
+        writer.close()
+        return True
+
+    await until(accepts, "the runner accepts connections", ignoring=(OSError,))
 
 
 async def test_nothing_is_left_of_a_killed_runner_and_rows_are_there_once(system: UdfSystem, tmp_path: Path) -> None:
@@ -109,7 +91,7 @@ async def test_nothing_is_left_of_a_killed_runner_and_rows_are_there_once(system
         await listens(system)
         tasks = [await system.asked(name) for name in names]
         for task in tasks:
-            await system.until(task, "progress IS NOT NULL")
+            await system.until_task(task, "progress IS NOT NULL")
         left = process_tree(runner.pid)
         assert len(left) > 6, log.read_text()
         runner.send_signal(signal.SIGKILL)
@@ -158,7 +140,7 @@ async def test_alerts_that_were_raised_before_the_runner_was_killed_are_there_on
         await listens(system)
         tasks = [await system.asked(name) for name in names]
         for task in tasks:
-            await system.until(task, "progress IS NOT NULL")
+            await system.until_task(task, "progress IS NOT NULL")
         left = process_tree(runner.pid)
         runner.send_signal(signal.SIGKILL)
         runner.wait()
@@ -241,9 +223,7 @@ async def killed(system: UdfSystem, log: Path, point: str) -> Sequence[int]:
 
 
 async def gone(left: Sequence[int]) -> None:
-    async with asyncio.timeout(SECONDS):
-        while any(runs(pid) for pid in left):  # noqa: ASYNC110 - the kernel's work is waited for
-            await asyncio.sleep(0.02)
+    await until(lambda: not any(runs(pid) for pid in left), "the processes have ended")
 
 
 async def test_a_runner_that_is_asked_to_stop_leaves_nothing(system: UdfSystem, tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from uuid import UUID
 
 import httpx
@@ -12,6 +11,7 @@ import pytest
 
 from tests.support.dispatcher.control import an_org, deployed_and_active
 from tests.support.systems.runner import DAG, INVOKE_TOKEN, SECONDS, RunnerSystem, invocation
+from tests.support.waiting import until
 from tracelake.udf.process import PATH, PLACES
 from tracelake.udf.sandbox import runs
 
@@ -188,13 +188,13 @@ async def test_a_caller_that_hangs_up_ends_the_function(system: RunnerSystem) ->
     )
     heard = "SELECT progress IS NOT NULL FROM tasks WHERE id = $1"
     async with asyncio.timeout(SECONDS):
-        while not await system.walk.control.pool.fetchval(heard, claimed.task.task_id):  # noqa: ASYNC110 - others' work
-            await asyncio.sleep(0.02)
+        await until(
+            lambda: system.walk.control.pool.fetchval(heard, claimed.task.task_id), "the task has reported progress"
+        )
         (host,) = [host for host in system.functions.pool._busy if host.key.sha256 == udf.sha256]
         first = host._sandbox._first  # type: ignore[union-attr]
         call.cancel()
-        while runs(first):  # noqa: ASYNC110 - the kernel's work is waited for
-            await asyncio.sleep(0.01)
+        await until(lambda: not runs(first), "the sandbox has ended")
 
 
 async def test_a_burst_waits_shortly_and_is_then_answered_429(system: RunnerSystem) -> None:
@@ -264,7 +264,5 @@ async def test_a_hung_up_body_is_no_invocation(system: RunnerSystem) -> None:
 
 async def settled(system: RunnerSystem) -> None:
     """Until no sandbox is lent, or on its way back."""
-    deadline = time.monotonic() + SECONDS
-    while system.functions.pool._busy or system.functions.pool._background:
-        assert time.monotonic() < deadline
-        await asyncio.sleep(0.01)
+    pool = system.functions.pool
+    await until(lambda: not (pool._busy or pool._background), "every sandbox is back in the pool")

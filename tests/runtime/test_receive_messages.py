@@ -10,6 +10,7 @@ from typing import Any, cast
 
 import pytest
 
+from tests.support.waiting import until
 from tracelake.adapters.queue_pg import PgQueue
 from tracelake.errors import InvalidRequest
 from tracelake.ports import Delivery, Outgoing
@@ -37,9 +38,7 @@ class WatchedQueue(PgQueue):
             self.receiving -= 1
 
     async def until_receiving(self) -> None:
-        async with asyncio.timeout(SECONDS):
-            while not self.receiving:  # noqa: ASYNC110 - the call is made by the loop under test
-                await asyncio.sleep(0.01)
+        await until(lambda: self.receiving, "the loop waits for messages")
 
 
 @asynccontextmanager

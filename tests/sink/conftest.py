@@ -11,7 +11,7 @@ import pytest
 from tests.support.dispatcher.control import PULL
 from tests.support.operators import registered
 from tests.support.spark.session import shared_session
-from tests.support.systems.sink import Rig, rigged
+from tests.support.systems.sink import SinkSystem, sink_system
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -28,7 +28,9 @@ def spark() -> SparkSession:
 
 
 @pytest.fixture
-async def rig(state_db: str, queue_db: str, data_db: str, tmp_path: Path, spark: SparkSession) -> AsyncIterator[Rig]:
+async def system(
+    state_db: str, queue_db: str, data_db: str, tmp_path: Path, spark: SparkSession
+) -> AsyncIterator[SinkSystem]:
     with registered(pull=PULL):
-        async with rigged(state_db, queue_db, data_db, tmp_path, spark) as made:
+        async with sink_system(state_db, queue_db, data_db, tmp_path, spark) as made:
             yield made

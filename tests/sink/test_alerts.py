@@ -15,9 +15,10 @@ import pytest
 
 from tests.support.dispatcher.control import Org, an_org
 from tests.support.operators import registered
-from tests.support.systems.delivery import TOLD, Receiver, until
-from tests.support.systems.sink import Rig
+from tests.support.systems.delivery import SETTINGS, Receiver
+from tests.support.systems.sink import SinkSystem
 from tests.support.systems.walk import working
+from tests.support.waiting import until
 from tracelake.delivery.post import Sender
 from tracelake.delivery.send_alerts import AlertSender
 from tracelake.delivery.targets import Targets
@@ -68,9 +69,9 @@ def outside() -> Iterator[None]:
         yield
 
 
-async def alerts_of(rig: Rig, slug: str, url: str = "https://example.org/") -> dict[str, UUID]:
+async def alerts_of(system: SinkSystem, slug: str, url: str = "https://example.org/") -> dict[str, UUID]:
     """Alert `whales` to two channels, `quiet` to none, `off` disabled."""
-    control = rig.walk.control
+    control = system.walk.control
     user = await find_user(control.pool, f"test|{slug}")
     assert user is not None
     for name in ("ops", "page"):
@@ -93,15 +94,15 @@ def event(alert: UUID | str, key: str, **more: Any) -> dict[str, Any]:
     }
 
 
-async def publish(rig: Rig, rows: list[dict[str, Any]], org: Org | None = None) -> None:
-    producer = await rig.producer(org)
+async def publish(system: SinkSystem, rows: list[dict[str, Any]], org: Org | None = None) -> None:
+    producer = await system.producer(org)
     await producer.publish(rows)
     await producer.complete()
 
 
-async def routed(rig: Rig, count: int) -> None:
+async def routed(system: SinkSystem, count: int) -> None:
     """When so many tasks have routed."""
-    await rig.until(
+    await system.until(
         "SELECT count(*) = $1 FROM tasks t JOIN jobs j ON j.id = t.job_id"
         " WHERE j.name = 'route' AND t.status = 'Completed'",
         count,
@@ -109,12 +110,12 @@ async def routed(rig: Rig, count: int) -> None:
 
 
 @asynccontextmanager
-async def delivering(rig: Rig) -> AsyncIterator[None]:
+async def delivering(system: SinkSystem) -> AsyncIterator[None]:
     """What is routed is sent, by the Dispatcher's word about where."""
     stop, sender = asyncio.Event(), Sender(0)
-    async with open_pool(rig.data_dsn, name="test", max_size=4) as pool:
-        courier = AlertSender(pool, Targets(rig.walk.dispatcher, 0), sender, TOLD)
-        task = asyncio.create_task(courier.deliver(stop))
+    async with open_pool(system.data_dsn, name="test", max_size=4) as pool:
+        alert_sender = AlertSender(pool, Targets(system.walk.dispatcher, 0), sender, SETTINGS)
+        task = asyncio.create_task(alert_sender.deliver(stop))
         try:
             yield
         finally:
@@ -124,10 +125,10 @@ async def delivering(rig: Rig) -> AsyncIterator[None]:
 
 
 async def test_an_event_is_sent_once_to_each_channel_however_often_it_is_published(
-    rig: Rig, receiver: Receiver
+    system: SinkSystem, receiver: Receiver
 ) -> None:
-    mine = await alerts_of(rig, "acme", receiver.url())
-    await rig.deploy(WATCH)
+    mine = await alerts_of(system, "acme", receiver.url())
+    await system.deploy(WATCH)
     whale = event(
         mine["whales"],
         "1:0xaa:7",
@@ -137,23 +138,23 @@ async def test_an_event_is_sent_once_to_each_channel_however_often_it_is_publish
         tx_hash="0x" + "cd" * 32,
         payload={"amount": "5"},
     )
-    worker = rig.walk.worker("one", spark=rig.spark, resources=Resources(data_dsn=rig.data_dsn))
-    async with rig.sinking(), working(worker), delivering(rig):
-        await publish(rig, [whale, event(mine["whales"], "small", severity="info")])
-        await routed(rig, 1)
-        await until(lambda: len(receiver.got) == 2)
-        first = rig.data(ITEMS)
+    worker = system.walk.worker("one", spark=system.spark, resources=Resources(data_dsn=system.data_dsn))
+    async with system.sinking(), working(worker), delivering(system):
+        await publish(system, [whale, event(mine["whales"], "small", severity="info")])
+        await routed(system, 1)
+        await until(lambda: len(receiver.got) == 2, "2 deliveries are received")
+        first = system.data(ITEMS)
         assert [(row["dedupe_key"], row["channel"]) for row in first] == [
             ("1:0xaa:7", "ops"),
             ("1:0xaa:7", "page"),
         ]
-        await publish(rig, [whale])  # a retry
-        await publish(rig, [whale | {"block_number": 20, "payload": {"amount": "6"}}])  # a block that came back
-        await publish(rig, [whale, event(mine["whales"], "other")])
-        await routed(rig, 4)
-        await until(lambda: len(receiver.got) == 4)
-    items = rig.data(ITEMS)
-    assert {row["status"] for row in rig.data("SELECT status::text FROM alerts.deliveries")} == {"Sent"}
+        await publish(system, [whale])  # a retry
+        await publish(system, [whale | {"block_number": 20, "payload": {"amount": "6"}}])  # a block that came back
+        await publish(system, [whale, event(mine["whales"], "other")])
+        await routed(system, 4)
+        await until(lambda: len(receiver.got) == 4, "4 deliveries are received")
+    items = system.data(ITEMS)
+    assert {row["status"] for row in system.data("SELECT status::text FROM alerts.deliveries")} == {"Sent"}
     sent = [(got.key, json.loads(got.body)["channel"]) for got in receiver.got]
     assert sorted(sent) == [(item["dedupe_key"], item["channel"]) for item in items], "each once"
     assert [(item["dedupe_key"], item["channel"]) for item in items] == [
@@ -163,7 +164,7 @@ async def test_an_event_is_sent_once_to_each_channel_however_often_it_is_publish
         ("other", "page"),
     ]
     assert items[:2] == first, "what was routed first is what is sent"
-    assert {item["org_id"] for item in items} == {rig.walk.org.id}
+    assert {item["org_id"] for item in items} == {system.walk.org.id}
     assert items[0]["event"] == {
         "alert_definition_id": str(mine["whales"]),
         "dedupe_key": "1:0xaa:7",
@@ -178,18 +179,18 @@ async def test_an_event_is_sent_once_to_each_channel_however_often_it_is_publish
     assert items[0]["event_time"].isoformat() == "2026-01-31T10:00:00.250000+00:00"
 
 
-async def test_alerts_and_keys_of_another_organisation_have_no_effect(rig: Rig) -> None:
-    rival = await an_org(rig.walk.control.pool, "rival")
-    mine, theirs = await alerts_of(rig, "acme"), await alerts_of(rig, "rival")
-    await rig.deploy(WATCH)
-    await rig.deploy(WATCH, rival)
-    worker = rig.walk.worker("one", spark=rig.spark, resources=Resources(data_dsn=rig.data_dsn))
-    async with rig.sinking(), working(worker):
+async def test_alerts_and_keys_of_another_organisation_have_no_effect(system: SinkSystem) -> None:
+    rival = await an_org(system.walk.control.pool, "rival")
+    mine, theirs = await alerts_of(system, "acme"), await alerts_of(system, "rival")
+    await system.deploy(WATCH)
+    await system.deploy(WATCH, rival)
+    worker = system.walk.worker("one", spark=system.spark, resources=Resources(data_dsn=system.data_dsn))
+    async with system.sinking(), working(worker):
         # The rival is first, with my key, about my alert and about theirs.
-        await publish(rig, [event(mine["whales"], "k"), event(theirs["whales"], "k")], rival)
-        await routed(rig, 1)
+        await publish(system, [event(mine["whales"], "k"), event(theirs["whales"], "k")], rival)
+        await routed(system, 1)
         await publish(
-            rig,
+            system,
             [
                 event(mine["whales"], "k"),
                 event(theirs["whales"], "k"),
@@ -199,16 +200,18 @@ async def test_alerts_and_keys_of_another_organisation_have_no_effect(rig: Rig) 
                 event("no id at all", "k"),
             ],
         )
-        await routed(rig, 2)
-    items = {(row["org_id"], row["alert_definition_id"], row["dedupe_key"], row["channel"]) for row in rig.data(ITEMS)}
+        await routed(system, 2)
+    items = {
+        (row["org_id"], row["alert_definition_id"], row["dedupe_key"], row["channel"]) for row in system.data(ITEMS)
+    }
     assert items == {
         (org, alert, "k", channel)
-        for org, alert in ((rig.walk.org.id, mine["whales"]), (rival.id, theirs["whales"]))
+        for org, alert in ((system.walk.org.id, mine["whales"]), (rival.id, theirs["whales"]))
         for channel in ("ops", "page")
     }
-    said = await rig.walk.control.pool.fetch(
+    said = await system.walk.control.pool.fetch(
         "SELECT t.progress ->> 'message' AS said FROM tasks t JOIN jobs j ON j.id = t.job_id"
         " WHERE j.name = 'route' ORDER BY t.org_id = $1",
-        rig.walk.org.id,
+        system.walk.org.id,
     )
     assert [row["said"] for row in said] == [f"left out: 1 {STRANGERS}", f"left out: 4 {STRANGERS}, 1 {NOWHERE}"]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import subprocess
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -13,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.support import ROOT
+from tests.support.child_process import program
 from tracelake.data.buffered.batch_fault import BatchFault
 from tracelake.data.buffered.check_batch import CheckLimits, check_batch
 from tracelake.domain.buffered import Column, Declaration
@@ -162,11 +162,8 @@ def _varint(value: int, size: int = 0) -> bytes:
     return bytes([*made, left])
 
 
-CHILD = (sys.executable, "-m", "tests.support.programs.sink_bombs")
-
-
 def test_true_bombs_are_refused_by_a_process_that_could_not_hold_them() -> None:
-    run = subprocess.run(CHILD, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
+    run = subprocess.run(program("sink_bombs"), cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
     assert run.returncode == 0, run.stderr[-2_000:]
     assert run.stdout.splitlines() == [
         f"{name}: the batch unpacks to more than {256 * MIB} bytes" for name in ("pages", "values", "buffers")

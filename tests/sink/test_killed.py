@@ -17,9 +17,10 @@ import psycopg
 import pytest
 
 from tests.faults.test_crash_points import dies_at
-from tests.support.faults.faulty_objects import DEADLY
-from tests.support.systems.processes import Caller, Nursery, System, a_system, calling, nursing
+from tests.support.faults.backends import DEADLY
+from tests.support.systems.processes import Caller, ForkServer, System, a_system, calling, running_fork_server
 from tests.support.systems.sink import ALERTS, alert, lines
+from tests.support.waiting import until
 from tracelake.adapters.objects_disk import DiskObjects
 from tracelake.domain.crash_points import POINTS
 from tracelake.domain.storage_locations import buffer_folder
@@ -36,17 +37,17 @@ AT_DISPATCHER = [
 
 
 @pytest.fixture(scope="module")
-def nursery() -> Iterator[Nursery]:
-    with nursing() as made:
+def fork_server() -> Iterator[ForkServer]:
+    with running_fork_server() as made:
         yield made
 
 
 @pytest.fixture
 async def system(
-    anyio_backend: str, nursery: Nursery, state_db: str, queue_db: str, tmp_path: Path
+    anyio_backend: str, fork_server: ForkServer, state_db: str, queue_db: str, tmp_path: Path
 ) -> AsyncIterator[System]:
     del anyio_backend
-    async with a_system(nursery, state_db, queue_db, tmp_path) as made:
+    async with a_system(fork_server, state_db, queue_db, tmp_path) as made:
         yield made
 
 
@@ -66,8 +67,7 @@ class Producing:
             "POST", "/dags/watch/jobs/ask/trigger", {"request_id": uuid4(), "cursor": 1}
         )
         assert status == 200, said
-        while not (task := await self.system.pool.fetchval(WAITING)):  # noqa: ASYNC110 - the Dispatcher makes it
-            await asyncio.sleep(0.02)
+        task = await until(lambda: self.system.pool.fetchval(WAITING), "a task waits to be claimed")
         request = {"task_id": task, "worker_id": "a producer"}
         status, self.claimed = await self.caller.internal("/internal/task-claim", request)
         assert self.claimed["status"] == "Claimed", self.claimed

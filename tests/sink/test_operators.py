@@ -8,7 +8,7 @@ from uuid import uuid4
 import pytest
 
 from tests.support.systems.operators import Numbers, operator
-from tests.support.systems.sink import Rig, trigger_range
+from tests.support.systems.sink import SinkSystem, trigger_range
 from tests.support.systems.walk import working
 from tracelake.dispatcher.events.invalidate import invalidate
 from tracelake.domain.dag.catalog import Count
@@ -56,7 +56,7 @@ jobs:
 """
 
 
-async def test_sql_jobs_write_into_one_table_and_another_dag_reads_it_by_where(rig: Rig) -> None:
+async def test_sql_jobs_write_into_one_table_and_another_dag_reads_it_by_where(system: SinkSystem) -> None:
     seen: list[tuple[list[Any], list[Any]]] = []
 
     def look(ctx: TaskContext[Any]) -> Outcome | None:
@@ -68,15 +68,15 @@ async def test_sql_jobs_write_into_one_table_and_another_dag_reads_it_by_where(r
         seen.append((new, everything))
         return None
 
-    worker = rig.walk.worker("one", spark=rig.spark, resources=Resources(data_dsn=rig.data_dsn))
+    worker = system.walk.worker("one", spark=system.spark, resources=Resources(data_dsn=system.data_dsn))
     with operator("numbers", Numbers()), operator("look", look, outputs=Count(0, 1)):
-        await rig.deploy(WRITERS)
-        await rig.deploy(READER)
-        async with rig.sinking(), working(worker):
-            await trigger_range(rig, "ask", 0, 9)
-            await rig.until("SELECT count(*) = 2 FROM buffer_publishes WHERE status = 'Committed'")
-            await rig.walk.until("read", ["Completed", "Completed"])
-    rows = await rig.rows()
+        await system.deploy(WRITERS)
+        await system.deploy(READER)
+        async with system.sinking(), working(worker):
+            await trigger_range(system, "ask", 0, 9)
+            await system.until("SELECT count(*) = 2 FROM buffer_publishes WHERE status = 'Committed'")
+            await system.walk.until("read", ["Completed", "Completed"])
+    rows = await system.rows()
     assert {row["dedupe_key"] for row in rows} == {
         *(f"n{n}" for n in range(10)),
         *(f"v{n}" for n in range(50, 100, 10)),
@@ -104,44 +104,44 @@ jobs:
 """ + WRITERS[WRITERS.index("publish:") :]
 
 
-async def test_a_python_function_writes_into_a_table_and_again_adds_nothing(rig: Rig) -> None:
-    worker = rig.walk.worker("one", spark=rig.spark, resources=Resources(data_dsn=rig.data_dsn))
+async def test_a_python_function_writes_into_a_table_and_again_adds_nothing(system: SinkSystem) -> None:
+    worker = system.walk.worker("one", spark=system.spark, resources=Resources(data_dsn=system.data_dsn))
     with operator("numbers", Numbers()):
-        await rig.deploy(FUNCTIONS)
-        async with rig.sinking(), working(worker):
+        await system.deploy(FUNCTIONS)
+        async with system.sinking(), working(worker):
             for end in (3, 5):  # the second range holds the first
-                await trigger_range(rig, "ask", 0, end)
+                await trigger_range(system, "ask", 0, end)
                 done = "SELECT count(*) = $1 FROM buffer_publishes WHERE status = 'Committed'"
-                await rig.until(done, 1 if end == 3 else 2)
-            await rig.walk.until("function", ["Completed", "Completed"])
-    rows = await rig.rows()
+                await system.until(done, 1 if end == 3 else 2)
+            await system.walk.until("function", ["Completed", "Completed"])
+    rows = await system.rows()
     assert [
         (row["dedupe_key"], row["severity"], row["block_number"], int(row["amount"]), row["payload"]) for row in rows
     ] == [(f"p{n}", "python", n * 10, n * 10, {"n": n}) for n in range(6)]
     tasks = {row["producer_task_id"]: row["publish_id"] for row in rows}
     assert len(tasks) == 2, "rows that were there already are still those of the first task"
     assert len({row["publish_id"] for row in rows[:4]}) == 1
-    assert len(await rig.fetch("SELECT FROM events WHERE origin = 'sink'")) == 2
+    assert len(await system.fetch("SELECT FROM events WHERE origin = 'sink'")) == 2
 
 
 BOTH_KINDS = FUNCTIONS.replace("outputs: [{dataset: alert_events}]", "outputs: [{dataset: alert_events}, {name: kept}]")
 
 
-async def test_files_beside_a_table_are_made_again_in_whole_partitions(rig: Rig) -> None:
+async def test_files_beside_a_table_are_made_again_in_whole_partitions(system: SinkSystem) -> None:
     """Whichever output is named first: a table has no partitions to go by."""
-    worker = rig.walk.worker("one", spark=rig.spark, resources=Resources(data_dsn=rig.data_dsn))
+    worker = system.walk.worker("one", spark=system.spark, resources=Resources(data_dsn=system.data_dsn))
     text = BOTH_KINDS.replace(":alerts", ":alerts_twice") + "  kept: {job: function, output: kept}\n"
     text += "  fetched: {job: fetch}\n"
-    control, org = rig.walk.control, rig.walk.org
+    control, org = system.walk.control, system.walk.org
     with operator("numbers", Numbers()):
-        await rig.deploy(text)
-        async with rig.sinking(), working(worker):
-            await trigger_range(rig, "ask", 0, 9)
-            await rig.walk.until("function", ["Completed"])
+        await system.deploy(text)
+        async with system.sinking(), working(worker):
+            await trigger_range(system, "ask", 0, 9)
+            await system.walk.until("function", ["Completed"])
             dataset = await control.pool.fetchval("SELECT id FROM datasets WHERE name = 'fetched'")
             await invalidate(control, org.id, org.user, dataset, start=3, end=4, reason="a test", request_id=uuid4())
-            await rig.walk.until("function", ["Completed", "Completed"])
-    partitions = await rig.fetch(
+            await system.walk.until("function", ["Completed", "Completed"])
+    partitions = await system.fetch(
         "SELECT p.partition_key, p.row_count, p.valid_to FROM partition_versions p"
         " JOIN datasets d ON d.id = p.dataset_uuid WHERE d.name = 'kept' ORDER BY p.valid_from"
     )

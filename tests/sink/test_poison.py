@@ -12,9 +12,10 @@ import pyarrow as pa
 import pytest
 
 from tests.sink.test_bombs import parquet
-from tests.support.faults.faulty_objects import POISON as POISON_NAME
-from tests.support.faults.faulty_objects import FaultyObjects
-from tests.support.systems.sink import LIMITS, SECONDS, Producer, Rig, alert, lines
+from tests.support.faults.backends import POISON as POISON_NAME
+from tests.support.faults.backends import FaultyObjects
+from tests.support.systems.sink import LIMITS, SECONDS, Producer, SinkSystem, alert, lines
+from tests.support.waiting import until
 from tracelake.dispatcher.maintenance.republish_batches import RepublishBatches
 from tracelake.dispatcher.read_gauges import Gauges
 from tracelake.domain.storage_locations import buffer_folder
@@ -47,128 +48,129 @@ POISON: dict[str, tuple[bytes, dict[str, Any], int | None, str]] = {
 }
 
 
-async def test_each_poison_is_dead_with_its_line_and_reason_and_every_good_batch_gets_in(rig: Rig) -> None:
-    await rig.deploy()
-    producer = await rig.producer()
+async def test_each_poison_is_dead_with_its_line_and_reason_and_every_good_batch_gets_in(system: SinkSystem) -> None:
+    await system.deploy()
+    producer = await system.producer()
     published = {}
     for name, (body, more, _, _) in POISON.items():
         await producer.publish([alert(f"before {name}")])
         published[name] = await producer.publish(body, **more)
     gone = await producer.publish([alert("gone")], "gone.jsonl")
-    rig.walk.control.objects.delete([producer.folder.object("gone.jsonl")])
+    system.walk.control.objects.delete([producer.folder.object("gone.jsonl")])
     await producer.publish([alert("last")])
-    await rig.walk.control.queue.publish("buffer", [Outgoing(b"no JSON"), Outgoing(b'{"kind":"buffer_batch"}')])
-    async with rig.sinking():
-        assert await rig.settled() == {"Committed": len(POISON) + 1, "Dead": len(POISON) + 1}
+    await system.walk.control.queue.publish("buffer", [Outgoing(b"no JSON"), Outgoing(b'{"kind":"buffer_batch"}')])
+    async with system.sinking():
+        assert await system.settled() == {"Committed": len(POISON) + 1, "Dead": len(POISON) + 1}
     for name, (_, _, line, said) in POISON.items():
-        found, reason = await rig.death(published[name])
+        found, reason = await system.death(published[name])
         assert (found, said in reason) == (line, True), (name, found, reason)
-    assert "not at the location" in (await rig.death(gone))[1]
-    await Gauges(rig.walk.control).refresh()
-    shown = rig.walk.control.metrics.registry.get_sample_value("trace_buffer_batches_dead")
+    assert "not at the location" in (await system.death(gone))[1]
+    await Gauges(system.walk.control).refresh()
+    shown = system.walk.control.metrics.registry.get_sample_value("trace_buffer_batches_dead")
     assert shown == len(POISON) + 1
-    assert {row["dedupe_key"] for row in await rig.rows()} == {"last", *(f"before {name}" for name in POISON)}
-    assert rig.data("SELECT count(*) AS n FROM pg_class WHERE relnamespace = 'staging'::regnamespace") == [{"n": 0}]
+    assert {row["dedupe_key"] for row in await system.rows()} == {"last", *(f"before {name}" for name in POISON)}
+    assert system.data("SELECT count(*) AS n FROM pg_class WHERE relnamespace = 'staging'::regnamespace") == [{"n": 0}]
 
 
-async def test_a_batch_in_anothers_folder_is_refused_by_the_api_and_by_the_sink(rig: Rig) -> None:
-    await rig.deploy()
-    owner, thief = await rig.producer(), await rig.producer()
+async def test_a_batch_in_anothers_folder_is_refused_by_the_api_and_by_the_sink(system: SinkSystem) -> None:
+    await system.deploy()
+    owner, thief = await system.producer(), await system.producer()
     secret = owner.put(lines([alert("secret")]))
     with pytest.raises(Forbidden, match="outside the folders that the token lets"):
         await thief.hand_over(str(secret))
     # Even a record that should not be there is not believed: neither another attempt's folder nor a way around.
     around = f"{thief.folder}{'x'}".replace("/1/x", "/10/x")
     dead = [
-        await _forged(rig, thief, uri) for uri in (str(secret), around, "file:///etc/passwd", f"{thief.folder}../x")
+        await _forged(system, thief, uri) for uri in (str(secret), around, "file:///etc/passwd", f"{thief.folder}../x")
     ]
-    async with rig.sinking():
+    async with system.sinking():
         await owner.hand_over(str(secret))
-        assert await rig.settled() == {"Committed": 1, "Dead": len(dead)}
+        assert await system.settled() == {"Committed": 1, "Dead": len(dead)}
     for publish in dead:
-        assert "folder of the attempt" in (await rig.death(publish))[1]
-    assert [row["producer_task_id"] for row in await rig.rows()] == [owner.claimed.task.task_id]
+        assert "folder of the attempt" in (await system.death(publish))[1]
+    assert [row["producer_task_id"] for row in await system.rows()] == [owner.claimed.task.task_id]
 
 
-async def test_a_message_only_says_which_publish_it_is_about(rig: Rig) -> None:
+async def test_a_message_only_says_which_publish_it_is_about(system: SinkSystem) -> None:
     """Write access to the queue allows at most that a batch is checked again."""
-    await rig.deploy()
-    producer = await rig.producer()
-    async with rig.sinking():
+    await system.deploy()
+    producer = await system.producer()
+    async with system.sinking():
         publish = await producer.publish([alert("a")])
-        await rig.settled()
+        await system.settled()
         lie = (
             b'{"kind":"buffer_batch","publish_id":"%s","org_id":"00000000-0000-0000-0000-000000000001",'
             b'"batch_uri":"s3://trace-scratch/elsewhere/x"}' % str(publish).encode()
         )
         unknown = b'{"kind":"buffer_batch","publish_id":"00000000-0000-0000-0000-000000000009"}'
-        await rig.walk.control.queue.publish("buffer", [Outgoing(lie), Outgoing(unknown), Outgoing(lie)])
-        while (depth := await rig.walk.control.queue.depth("buffer")).ready or depth.in_flight:
+        await system.walk.control.queue.publish("buffer", [Outgoing(lie), Outgoing(unknown), Outgoing(lie)])
+        while (depth := await system.walk.control.queue.depth("buffer")).ready or depth.in_flight:
             pass
-    assert len(await rig.rows()) == 1
-    assert len(await rig.fetch("SELECT FROM events WHERE origin = 'sink'")) == 1
+    assert len(await system.rows()) == 1
+    assert len(await system.fetch("SELECT FROM events WHERE origin = 'sink'")) == 1
 
 
-async def test_an_undeclared_dataset_is_refused(rig: Rig) -> None:
-    await rig.deploy(ALONE)
-    producer = await rig.producer()
-    async with rig.sinking():
-        publish = await _forged(rig, producer, str(producer.put(lines([alert("a")]))))
-        assert await rig.settled() == {"Dead": 1}
-    assert "not declared" in (await rig.death(publish))[1]
+async def test_an_undeclared_dataset_is_refused(system: SinkSystem) -> None:
+    await system.deploy(ALONE)
+    producer = await system.producer()
+    async with system.sinking():
+        publish = await _forged(system, producer, str(producer.put(lines([alert("a")]))))
+        assert await system.settled() == {"Dead": 1}
+    assert "not declared" in (await system.death(publish))[1]
 
 
-async def test_the_store_being_away_kills_nothing(rig: Rig) -> None:
-    await rig.deploy()
-    producer = await rig.producer()
+async def test_the_store_being_away_kills_nothing(system: SinkSystem) -> None:
+    await system.deploy()
+    producer = await system.producer()
     publish = await producer.publish([alert("a")])
-    folder = rig.folder / "objects"
-    folder.rename(rig.folder / "away")
+    folder = system.folder / "objects"
+    folder.rename(system.folder / "away")
     folder.write_text("a disk that is not mounted")
-    async with rig.sinking(rig.writer(replace(LIMITS))) as sink:
+    async with system.sinking(system.writer(replace(LIMITS))) as sink:
         async with asyncio.timeout(SECONDS):
             while not sink.metrics.registry.get_sample_value("trace_sink_batches_total", {"outcome": "Away"}):
-                await rig.until("SELECT true")
+                await system.until("SELECT true")
         folder.unlink()
-        (rig.folder / "away").rename(folder)
-        assert await rig.settled() == {"Committed": 1}
-    assert [row["publish_id"] for row in await rig.rows()] == [publish]
+        (system.folder / "away").rename(folder)
+        assert await system.settled() == {"Committed": 1}
+    assert [row["publish_id"] for row in await system.rows()] == [publish]
 
 
-async def test_an_unexpected_fault_is_retried_and_delays_and_kills_nothing_else(rig: Rig) -> None:
-    await rig.deploy()
-    producer = await rig.producer()
-    store = FaultyObjects(rig.folder / "objects")
+async def test_an_unexpected_fault_is_retried_and_delays_and_kills_nothing_else(system: SinkSystem) -> None:
+    await system.deploy()
+    producer = await system.producer()
+    store = FaultyObjects(system.folder / "objects")
     store.root.mkdir(exist_ok=True)
     store.fails.touch()
-    writer = Writer(lambda: rig.spark, store, rig.data_dsn, LIMITS)
+    writer = Writer(lambda: system.spark, store, system.data_dsn, LIMITS)
     failed = ("trace_sink_batches_total", {"outcome": "Failed"})
-    async with rig.sinking(writer, groups=1) as sink:
+    async with system.sinking(writer, groups=1) as sink:
         publish = await producer.publish([alert("a")], POISON_NAME)
-        async with asyncio.timeout(SECONDS):
-            while (sink.metrics.registry.get_sample_value(*failed) or 0) < FAILED_TRIES:  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
+        await until(
+            lambda: (sink.metrics.registry.get_sample_value(*failed) or 0) >= FAILED_TRIES,
+            "the batch has failed often enough",
+        )
         await producer.publish([alert("b")])
-        await rig.until("SELECT count(*) = 1 FROM buffer_publishes WHERE status = 'Committed'")
-        assert await rig.fetch("SELECT status::text FROM buffer_publishes WHERE id = $1", publish) == [("Accepted",)]
+        await system.until("SELECT count(*) = 1 FROM buffer_publishes WHERE status = 'Committed'")
+        assert await system.fetch("SELECT status::text FROM buffer_publishes WHERE id = $1", publish) == [("Accepted",)]
         store.fails.unlink()
-        await rig.walk.control.pool.execute("UPDATE buffer_publishes SET sent_at = sent_at - interval '2 h'")
-        assert await RepublishBatches(rig.walk.control, timedelta(minutes=5)).once() == 1
-        assert await rig.settled() == {"Committed": 2}
-    assert {row["dedupe_key"] for row in await rig.rows()} == {"a", "b"}
+        await system.walk.control.pool.execute("UPDATE buffer_publishes SET sent_at = sent_at - interval '2 h'")
+        assert await RepublishBatches(system.walk.control, timedelta(minutes=5)).once() == 1
+        assert await system.settled() == {"Committed": 2}
+    assert {row["dedupe_key"] for row in await system.rows()} == {"a", "b"}
 
 
-async def _forged(rig: Rig, thief: Producer, uri: str) -> UUID:
+async def _forged(system: SinkSystem, thief: Producer, uri: str) -> UUID:
     """A publish that the API would have refused."""
     task = thief.claimed.task
-    (row,) = await rig.fetch(
+    (row,) = await system.fetch(
         "WITH made AS (INSERT INTO buffer_publishes"
         " (org_id, task_id, attempt, dataset_uuid, dataset_version, batch_uri, content_hash)"
         " VALUES ($1, $2, $3, $4, $5, $6, sha256('')) RETURNING id, org_id),"
         " entry AS (INSERT INTO outbox (org_id, kind, payload)"
         " SELECT org_id, 'publish_buffer', jsonb_build_object('publish_id', id) FROM made)"
         " SELECT id FROM made",
-        rig.walk.org.id,
+        system.walk.org.id,
         task.task_id,
         task.attempt,
         thief.dataset,

@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import pytest
 
-from tests.support.systems.sink import Rig, alert
+from tests.support.systems.sink import SinkSystem, alert
 from tracelake.ports import Outgoing
 from tracelake.sink.prune_applied import BATCH, prune_applied
 from tracelake.store.db import open_pool
@@ -21,23 +21,23 @@ UNKNOWN = """
       FROM trace_meta.applied_batches, generate_series(1, %s)"""
 
 
-async def test_a_note_is_deleted_when_it_is_old_and_its_batch_is_settled_as_committed(rig: Rig) -> None:
-    await rig.deploy()
-    producer = await rig.producer()
-    async with rig.sinking(), open_pool(rig.data_dsn, name="test", max_size=1) as pool:
+async def test_a_note_is_deleted_when_it_is_old_and_its_batch_is_settled_as_committed(system: SinkSystem) -> None:
+    await system.deploy()
+    producer = await system.producer()
+    async with system.sinking(), open_pool(system.data_dsn, name="test", max_size=1) as pool:
         publish = await producer.publish([alert("a")])
-        assert await rig.settled() == {"Committed": 1}
-        before = await rig.rows()
-        assert await prune_applied(pool, rig.walk.dispatcher, timedelta(days=10)) == 0
+        assert await system.settled() == {"Committed": 1}
+        before = await system.rows()
+        assert await prune_applied(pool, system.walk.dispatcher, timedelta(days=10)) == 0
         # Before it lie more than a batch of notes that are not settled.
         await pool.execute(OLD)
         await pool.execute(UNKNOWN.replace("%s", str(BATCH + 1)))
-        assert await prune_applied(pool, rig.walk.dispatcher, timedelta(days=10)) == 1
+        assert await prune_applied(pool, system.walk.dispatcher, timedelta(days=10)) == 1
         left = await pool.fetch(NOTES)
         assert len(left) == BATCH + 1
         assert publish not in {row["publish_id"] for row in left}
         again = b'{"kind": "buffer_batch", "publish_id": "%s"}' % str(publish).encode()
-        await rig.walk.control.queue.publish("buffer", [Outgoing(again)])
+        await system.walk.control.queue.publish("buffer", [Outgoing(again)])
         await producer.publish([alert("b")])
-        assert await rig.settled() == {"Committed": 2}
-    assert [row for row in await rig.rows() if row["dedupe_key"] == "a"] == before
+        assert await system.settled() == {"Committed": 2}
+    assert [row for row in await system.rows() if row["dedupe_key"] == "a"] == before

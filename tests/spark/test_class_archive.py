@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ import psutil
 import pytest
 
 from tests.support.spark.session import end_shared
+from tests.support.waiting import wait_until
 from tracelake.errors import SetupError
 from tracelake.spark import archive_location, class_archive
 from tracelake.spark.archive_location import archive_for
@@ -155,13 +155,12 @@ def watched_temporary_folders(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def until_java_runs(process: subprocess.Popen[bytes]) -> list[psutil.Process]:
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline:
+    def training() -> list[psutil.Process] | None:
         family = psutil.Process(process.pid).children(recursive=True)
-        if any("-XX:ArchiveClassesAtExit" in word for child in family for word in words(child)):
-            return family
-        time.sleep(0.1)
-    raise AssertionError("no training run was seen")
+        trains = any("-XX:ArchiveClassesAtExit" in word for child in family for word in words(child))
+        return family if trains else None
+
+    return wait_until(training, "a training run is seen")
 
 
 def words(item: psutil.Process) -> list[str]:

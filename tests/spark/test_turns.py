@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tests.support.spark.session import a_session
+from tests.support.waiting import wait_until
 from tracelake.spark.tags import tagged
 
 if TYPE_CHECKING:
@@ -37,11 +38,11 @@ def backlog(spark: SparkSession, folder: Path) -> tuple[list[list[str]], list[st
     ran, held, go_on = folder / "ran", folder / "held", folder / "go on"
     with ThreadPoolExecutor(CORES + TASKS) as threads:
         hold = [threads.submit(job, spark, f"hold-{n}", held, go_on) for n in range(CORES)]
-        until(lambda: lines(held) == CORES)
+        wait_until(lambda: lines(held) == CORES, "every core is busy")
         waiting = []
         for number in range(TASKS):
             waiting.append(threads.submit(job, spark, f"task-{number}", ran))
-            until(partial(waits, scheduler, number + 1))
+            wait_until(partial(waits, scheduler, number + 1), "the job waits for a core")
         go_on.touch()
         for item in (*hold, *waiting):
             item.result()
@@ -84,10 +85,3 @@ def lines(file: Path) -> int:
 def items_of(sequence: Any) -> Iterator[Any]:
     for at in range(sequence.length()):
         yield sequence.apply(at)
-
-
-def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 120
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -13,6 +13,7 @@ import psycopg
 import pytest
 
 from tests.support.postgres import RunningServer
+from tests.support.waiting import wait_until
 from tracelake.data.delivery_items import Item, store_items
 from tracelake.errors import DatabaseUnavailable, SchemaMismatch, SettingsError
 from tracelake.store.migrate import check, migrate
@@ -292,7 +293,7 @@ def test_a_password_never_reaches_the_log_of_the_server(server: Server) -> None:
         root.execute("ALTER SYSTEM SET log_statement = 'all'")
         root.execute("SELECT pg_reload_conf()")
         try:
-            wait_for(lambda: "all" in setting(server, "log_statement"))
+            wait_until(lambda: "all" in setting(server, "log_statement"), "the setting is in effect")
             server.passwords["dispatcher"] = "s3cret"
             ensure_roles(server.admin, "state", server.words_of("state"))
         finally:
@@ -308,10 +309,6 @@ def setting(server: Server, name: str) -> str:
         row = connection.execute("SELECT current_setting(%s)", (name,)).fetchone()
     assert row is not None
     return str(row[0])
-
-
-def wait_for(seen: Callable[[], bool]) -> None:
-    assert any(seen() for _ in range(200))
 
 
 @pytest.mark.parametrize(

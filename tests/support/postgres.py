@@ -1,16 +1,21 @@
-"""An embedded Postgres server that a test or a benchmark starts, stops and restarts itself."""
+"""Postgres for tests: a server that a test starts and restarts, and transactions that it holds open."""
 
 from __future__ import annotations
 
+import asyncio
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import asyncpg
 import psycopg
 
+from tests.support.waiting import until
 from tracelake.errors import PostgresFailed
 from tracelake.lite.launch import spawn
 from tracelake.lite.postgres import SUPERUSER, Cluster, _last_error, answers, prepare, reset_password
@@ -81,3 +86,42 @@ def wait_ready(dsn: str, process: subprocess.Popen[bytes], seconds: float, log: 
             return
         time.sleep(0.05)
     raise PostgresFailed(f"Postgres gave no answer within {seconds:.0f} s", where=str(log))
+
+
+WAITING = "SELECT pid FROM pg_stat_activity WHERE $1 = ANY (pg_blocking_pids(pid))"
+
+
+async def blocked_by(pool: asyncpg.Pool, pid: int, *, unless: asyncio.Task[Any] | None = None) -> list[int]:
+    """Returns when other backends wait for this one, with their ids; or when `unless` has ended instead."""
+    found: list[int] = []
+
+    async def waits() -> bool:
+        found[:] = [row["pid"] for row in await pool.fetch(WAITING, pid)]
+        return bool(found) or (unless is not None and unless.done())
+
+    await until(waits, f"another backend waits for {pid}")
+    return found
+
+
+@dataclass(frozen=True)
+class Held:
+    """An open transaction on a connection of its own."""
+
+    connection: asyncpg.Connection
+    pool: asyncpg.Pool
+
+    async def blocks(self) -> int:
+        """Returns when another backend waits for this transaction: its process id."""
+        [pid] = await blocked_by(self.pool, self.connection.get_server_pid())
+        return pid
+
+
+@asynccontextmanager
+async def held(dsn: str, pool: asyncpg.Pool) -> AsyncIterator[Held]:
+    """Committed when the block ends; rolled back if it fails."""
+    connection = await asyncpg.connect(dsn)
+    try:
+        async with connection.transaction():
+            yield Held(connection, pool)
+    finally:
+        await connection.close()

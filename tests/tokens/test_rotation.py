@@ -18,6 +18,7 @@ from typing import Any
 import asyncpg
 import pytest
 
+from tests.support.child_process import program
 from tests.support.tokens import CLAIMS, Clock, Key
 from tests.tokens.test_signer import ROOT, pem, put
 from tracelake.adapters.signer_pem import PemSigner
@@ -443,7 +444,7 @@ async def test_two_processes_that_start_together_accept_each_others_tokens(world
 async def test_a_beat_killed_at_any_step_is_finished_by_the_next(world: World, state_db: str) -> None:
     await world.maintain(world.signer())
     killed = await asyncio.create_subprocess_exec(
-        *[sys.executable, "-m", "tests.support.programs.killed_key_changes", "beat", str(world.folder), state_db],
+        *program("killed_key_changes", "beat", str(world.folder), state_db),
         cwd=ROOT,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

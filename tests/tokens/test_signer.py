@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import stat
 import subprocess
-import sys
 from pathlib import Path
 
 import jwt
@@ -13,6 +12,7 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 
+from tests.support.child_process import program
 from tests.support.tokens import CLAIMS, Key
 from tracelake.adapters.signer_pem import LOCK, PemSigner
 from tracelake.capability.claims import encode, mint
@@ -201,7 +201,7 @@ async def test_a_rotation_that_is_asked_for_always_makes_a_key(tmp_path: Path) -
 
 def test_a_rotation_killed_at_any_step_leaves_a_whole_key_or_none(tmp_path: Path) -> None:
     killed = subprocess.run(
-        [sys.executable, "-m", "tests.support.programs.killed_key_changes", "rotate", str(tmp_path)],
+        program("killed_key_changes", "rotate", str(tmp_path)),
         cwd=ROOT,
         capture_output=True,
         text=True,

@@ -16,9 +16,7 @@ import pytest
 from tests.support.dispatcher.control import control_for
 from tests.support.dispatcher.job_chain import claimed
 from tests.support.systems.gateway import System, over
-from tests.support.udf.bundle_calls import BUNDLE, WRITER, pushed, sha256, uploaded
-from tests.support.udf.dags import dag, deployed, triggered
-from tests.support.udf.zips import zipped
+from tests.support.udf.bundles import BUNDLE, WRITER, dag, deployed, pushed, sha256, triggered, uploaded, zipped
 from tracelake.capability.verifier import Verifier
 from tracelake.dispatcher.bundles.url import bundle_bytes, bundle_url
 from tracelake.dispatcher.control import Control

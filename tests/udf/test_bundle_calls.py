@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from tests.support.systems.gateway import System, over
-from tests.support.udf.bundle_calls import BUNDLE, WRITER, announced, pushed, sha256, uploaded
-from tests.support.udf.zips import zipped
+from tests.support.udf.bundles import BUNDLE, WRITER, announced, pushed, sha256, uploaded, zipped
 from tracelake.dispatcher.http.internal_routes import internal_api
 from tracelake.domain.object_names import ObjectName
 from tracelake.gateway.process import public_api

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.support.udf.zips import Made, by_hand, zipped
+from tests.support.udf.bundles import Made, by_hand, zipped
 from tracelake.domain.bundle.rules import BundleLimits, check, contents, entry_points
 from tracelake.errors import InvalidBundle, ObjectExists
 from tracelake.udf.unpack import remove_unpacked, unpack

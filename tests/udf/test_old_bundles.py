@@ -16,9 +16,8 @@ import httpx
 import pytest
 
 from tests.support.systems.gateway import System
-from tests.support.udf.bundle_calls import BUNDLE, pushed, uploaded
-from tests.support.udf.dags import dag, deployed
-from tests.support.udf.zips import zipped
+from tests.support.udf.bundles import BUNDLE, dag, deployed, pushed, uploaded, zipped
+from tests.support.waiting import until
 from tracelake.dispatcher.maintenance.delete_unused_bundles import REASON, DeleteUnusedBundles
 from tracelake.domain.object_names import ObjectName
 from tracelake.errors import ObjectsUnavailable
@@ -131,8 +130,7 @@ async def test_a_bundle_that_a_deploy_is_adopting_keeps_its_bytes(trace: System,
         async with other.transaction():
             await other.execute("SELECT pg_advisory_xact_lock(7)")
             deploy = asyncio.create_task(deployed(trace, dag()))
-            while not await other.fetchval(waits):  # noqa: ASYNC110 - another connection's wait
-                await asyncio.sleep(0.01)
+            await until(lambda: other.fetchval(waits), "another connection waits for the lock")
             with suppress(ObjectsUnavailable):
                 await DeleteUnusedBundles(control.pool, store, NOW).once()
         await deploy

@@ -19,7 +19,8 @@ from typing import Any, Final
 import pytest
 
 from tests.support.upgrade.make_home import FINALITY, FIRST_HEAD, PAST, SIZE, deliveries, describe_dag
-from tests.support.upgrade.whole_trace import ENDED, Devchain, Trace, Webhook, devchain, wait_until, webhook
+from tests.support.upgrade.whole_trace import ENDED, Devchain, Trace, Webhook, devchain, webhook
+from tests.support.waiting import wait_until
 from tracelake.lite.postgres import Cluster, _account
 from tracelake.store.migrate import MIGRATIONS
 
@@ -138,7 +139,7 @@ def test_every_dataset_holds_the_rows_that_it_held(upgraded: Upgraded) -> None:
 
 
 def test_commits_are_counted_on_from_where_they_were(upgraded: Upgraded) -> None:
-    now = {row["name"]: row["last_commit"] for row in upgraded.trace.get("/v1/datasets")["datasets"]}
+    now = {row["name"]: row["last_commit"] for row in upgraded.trace.fetch("/v1/datasets")["datasets"]}
     expected = upgraded.expected["datasets"]
     former = {name: dataset["last_commit"] for name, dataset in expected.items() if dataset["last_commit"]}
     assert {name: now[name] for name in former if now[name] < former[name]} == {}

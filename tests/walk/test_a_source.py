@@ -18,6 +18,7 @@ import pytest
 from tests.support.dispatcher.control import PULL, deployed_and_active
 from tests.support.operators import registered
 from tests.support.systems.walk import Walk, walking, working
+from tests.support.waiting import until
 from tracelake.dispatcher.sources.keep_running import KeepSourcesRunning
 from tracelake.dispatcher.sources.pause import pause_source, resume_source
 from tracelake.dispatcher.sources.stop_all import release_sources
@@ -100,12 +101,13 @@ async def source(walk: Walk) -> asyncpg.Record | None:
     )
 
 
-async def until(walk: Walk, fits: Callable[[asyncpg.Record | None], bool]) -> asyncpg.Record | None:
-    async with asyncio.timeout(60):
-        while not fits(row := await source(walk)):
-            walk.control.sources.notify()  # the loop would look by itself every few seconds
-            await asyncio.sleep(0.05)
-    return row
+async def until_source(walk: Walk, fits: Callable[[asyncpg.Record | None], bool]) -> asyncpg.Record | None:
+    async def found() -> tuple[asyncpg.Record | None] | None:
+        walk.control.sources.notify()  # the loop would look by itself every few seconds
+        row = await source(walk)
+        return (row,) if fits(row) else None
+
+    return (await until(found, "the source is as expected", every=0.05))[0]
 
 
 def runs(row: asyncpg.Record | None) -> bool:
@@ -124,24 +126,27 @@ async def emitted(walk: Walk) -> list[int]:
 async def grown(walk: Walk, by: int = 3) -> None:
     """It follows: more events were emitted, each number once."""
     before = len(await emitted(walk))
-    async with asyncio.timeout(60):
-        while len(found := await emitted(walk)) < before + by:  # noqa: ASYNC110 - another process' work is waited for
-            await asyncio.sleep(0.05)
+
+    async def more() -> list[int] | None:
+        found = await emitted(walk)
+        return found if len(found) >= before + by else None
+
+    found = await until(more, f"{by} more events are stored")
     assert found == list(range(1, len(found) + 1))
 
 
 async def test_a_pause_stops_it_and_its_end_lets_the_same_run_go_on(walk: Walk) -> None:
     follow = Follower()
     async with working(worker(walk, "one", follow)):
-        first = await until(walk, runs)
+        first = await until_source(walk, runs)
         await grown(walk)
-        reported = await until(walk, lambda row: row is not None and row["progress"] is not None)
+        reported = await until_source(walk, lambda row: row is not None and row["progress"] is not None)
         await pause_source(walk.control, user(walk), "feed", "follow")
-        await until(walk, waits)
+        await until_source(walk, waits)
         count = len(await emitted(walk))
         assert follow.runs == 1
         await resume_source(walk.control, user(walk), "feed", "follow")
-        again = await until(walk, runs)
+        again = await until_source(walk, runs)
         await grown(walk)
     assert first is not None
     assert again is not None
@@ -155,19 +160,19 @@ async def test_a_pause_stops_it_and_its_end_lets_the_same_run_go_on(walk: Walk) 
 async def test_a_shutdown_drains_it_and_the_next_start_goes_on_as_the_same_run(walk: Walk) -> None:
     follow = Follower()
     async with working(worker(walk, "one", follow)):
-        first = await until(walk, runs)
+        first = await until_source(walk, runs)
         await grown(walk)
         assert await walk.dispatcher.drain_sources() == 1
         row = await source(walk)
         assert row is not None
         assert waits(row) or (row["state_text"], row["drain_reason"]) == ("Draining", "shutdown")  # it may be quick
-    await until(walk, waits)  # the worker ended: it had stopped its source
+    await until_source(walk, waits)  # the worker ended: it had stopped its source
     for _ in range(2):  # as often as it takes to settle and to start one
         await KeepSourcesRunning(walk.control).once()
     assert waits(await source(walk))  # and it is not started
     await release_sources(walk.control)
     async with working(worker(walk, "two", follow)):
-        again = await until(walk, runs)
+        again = await until_source(walk, runs)
         await grown(walk)
     assert first is not None
     assert again is not None
@@ -185,12 +190,12 @@ async def test_a_deactivation_drains_it_before_its_successor_starts(walk: Walk) 
     plain = DAG.replace("bootstrap: {reset_outputs: true}", "priority: normal")
     await deployed_and_active(walk.control, walk.org, plain)
     async with working(worker(walk, "one", either)):
-        first = await until(walk, runs)
+        first = await until_source(walk, runs)
         await grown(walk)
         running[0] = new
         await deployed_and_active(walk.control, walk.org, plain.replace("backoff: 1s", "backoff: 2s"))
         assert first is not None
-        again = await until(walk, lambda row: runs(row) and row is not None and row["job_id"] != first["job_id"])
+        again = await until_source(walk, lambda row: runs(row) and row is not None and row["job_id"] != first["job_id"])
         await grown(walk)
     assert again is not None
     assert again["run_id"] != first["run_id"]  # another version is another run
@@ -200,14 +205,14 @@ async def test_a_deactivation_drains_it_before_its_successor_starts(walk: Walk) 
 async def test_a_lost_worker_makes_it_dead_and_then_it_goes_on_as_the_same_task(walk: Walk) -> None:
     follow = Follower()
     lost = asyncio.create_task(worker(walk, "lost", follow).work(asyncio.Event()))
-    first = await until(walk, runs)
+    first = await until_source(walk, runs)
     await grown(walk)
     lost.cancel()
     with suppress(asyncio.CancelledError):
         await lost
-    dead = await until(walk, lambda row: row is not None and row["state_text"] == "Dead")
+    dead = await until_source(walk, lambda row: row is not None and row["state_text"] == "Dead")
     async with working(worker(walk, "two", follow)):
-        again = await until(walk, runs)
+        again = await until_source(walk, runs)
         await grown(walk)
     assert first is not None
     assert dead is not None

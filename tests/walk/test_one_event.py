@@ -43,7 +43,7 @@ async def test_an_event_goes_through_every_process_once(walk: Walk) -> None:
             await trigger(walk.control, walk.org.id, "walk", "ask", start=0, end=99, request_id=request)
         await walk.until("work", ["Completed"])
         await walk.until("after", ["Completed"])
-        await walk.until_nothing_is_owed()
+        await walk.until_outbox_is_empty()
     story = await walk.control.pool.fetch(
         "SELECT d.producer_job_name AS job, e.scope, e.routed_at IS NOT NULL AS routed"
         " FROM events e JOIN datasets d ON d.id = e.dataset_uuid ORDER BY e.created_at"

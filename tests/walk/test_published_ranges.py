@@ -47,7 +47,7 @@ class Mill:
         await trigger(
             self._walk.control, self._walk.org.id, "mill", "ask", cursor=uuid4().int >> 70, request_id=uuid4()
         )
-        await self._walk.until_nothing_is_owed()
+        await self._walk.until_outbox_is_empty()
         task = await self._walk.control.pool.fetchval(
             "SELECT t.id FROM tasks t JOIN jobs j ON j.id = t.job_id WHERE t.status = 'Queued' AND j.name = 'grind'"
         )

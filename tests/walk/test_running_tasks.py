@@ -20,8 +20,8 @@ import pytest
 
 from tests.support.dispatcher.control import PULL, deployed_and_active
 from tests.support.operators import registered
-from tests.support.systems.held_tasks import Holds, a_task_in_hand, holding, the_task, until
-from tests.support.systems.walk import Walk, walking, working
+from tests.support.systems.walk import Holds, Walk, held_task, held_worker, start_held_task, until_set, walking, working
+from tests.support.waiting import until
 from tracelake.dispatcher.events.trigger import trigger
 from tracelake.dispatcher.tasks.cancel import cancel_task
 from tracelake.errors import TraceError
@@ -78,19 +78,19 @@ async def test_a_heartbeat_that_is_refused_for_any_reason_ends_the_work_at_once(
         walking(state_db, queue_db, tmp_path) as walk,
         tasks_over(walk, Line(walk, "/heartbeat", loses_its_token)) as http,
     ):
-        async with working(holding(walk, holds, http)):
-            await a_task_in_hand(walk, holds)
-            await until(holds.canceled, holds)
+        async with working(held_worker(walk, holds, http)):
+            await start_held_task(walk, holds)
+            await until_set(holds.canceled, holds)
         assert await walk.statuses("work") == ["Running"], "nothing was reported"
 
 
 async def test_a_cancel_is_heard_while_the_queue_is_out_of_order(state_db: str, queue_db: str, tmp_path: Path) -> None:
     holds = Holds()
-    async with walking(state_db, queue_db, tmp_path) as walk, working(holding(walk, holds)):
-        await a_task_in_hand(walk, holds)
+    async with walking(state_db, queue_db, tmp_path) as walk, working(held_worker(walk, holds)):
+        await start_held_task(walk, holds)
         await out_of_order(queue_db, "extend(text, uuid[], interval)")
-        await cancel_task(walk.control, walk.org.id, await the_task(walk), "not wanted any more")
-        await until(holds.canceled, holds)
+        await cancel_task(walk.control, walk.org.id, await held_task(walk), "not wanted any more")
+        await until_set(holds.canceled, holds)
 
 
 @dataclass(frozen=True)
@@ -111,9 +111,7 @@ class Refusals:
         return getattr(self.inner, name)
 
     async def counted(self, times: int) -> None:
-        async with asyncio.timeout(60):
-            while len(self.refused) < times:  # noqa: ASYNC110 - the worker's calls are waited for
-                await asyncio.sleep(0.02)
+        await until(lambda: len(self.refused) >= times, "enough calls were refused")
 
 
 async def hung_up_on(place: Path, times: int) -> None:
@@ -140,9 +138,9 @@ async def test_a_queue_that_refuses_its_worker_ends_no_running_task(
     holds = Holds()
     async with walking(state_db, queue_db, tmp_path) as walk:
         queue = Refusals(walk.control.queue)
-        works = replace(holding(walk, holds), queue=queue)
+        works = replace(held_worker(walk, holds), queue=queue)
         worker = asyncio.create_task(works.work(stop := asyncio.Event()))
-        await a_task_in_hand(walk, holds)
+        await start_held_task(walk, holds)
         await out_of_order(queue_db, "receive(text, integer, interval, integer, timestamptz)")
         await queue.counted(2)  # the worker calls, is refused, and calls again
         assert not worker.done()
@@ -171,13 +169,15 @@ async def test_a_heartbeat_that_was_not_heard_is_said_again_before_the_lease_is_
     async with (
         walking(state_db, queue_db, tmp_path, beat_seconds=0.2) as walk,
         tasks_over(walk, Line(walk, "/heartbeat", drops_the_first)) as http,
-        working(holding(walk, holds, http)),
+        working(held_worker(walk, holds, http)),
     ):
-        await a_task_in_hand(walk, holds, interval=6, lease=11)
+        await start_held_task(walk, holds, interval=6, lease=11)
         heard = "SELECT status <> 'Running' OR last_heartbeat > started_at FROM tasks WHERE id = $1"
-        async with asyncio.timeout(60):
-            while not await walk.control.pool.fetchval(heard, await the_task(walk)):  # noqa: ASYNC110 - the beat is
-                await asyncio.sleep(0.02)
+
+        async def reached() -> bool:
+            return bool(await walk.control.pool.fetchval(heard, await held_task(walk)))
+
+        await until(reached, "a heartbeat is stored")
         holds.let_go.set()
         await walk.until("work", ["Completed"])
         assert failed
@@ -253,8 +253,8 @@ async def test_a_stopping_worker_does_not_wait_for_the_dispatcher_to_claim_more(
 async def test_a_stopping_worker_finishes_its_running_tasks(state_db: str, queue_db: str, tmp_path: Path) -> None:
     holds = Holds()
     async with walking(state_db, queue_db, tmp_path) as walk:
-        worker = asyncio.create_task(holding(walk, holds).work(stop := asyncio.Event()))
-        await a_task_in_hand(walk, holds)
+        worker = asyncio.create_task(held_worker(walk, holds).work(stop := asyncio.Event()))
+        await start_held_task(walk, holds)
         stop.set()
         await trigger(walk.control, walk.org.id, "walk", "ask", cursor=2, request_id=uuid4())
         await walk.until("work", ["Running", "Queued"])

@@ -18,8 +18,19 @@ import pytest
 
 from tests.support.dispatcher.control import PULL, deployed_and_active
 from tests.support.operators import registered
-from tests.support.systems.held_tasks import Holds, a_task_in_hand, holding, the_task, until
-from tests.support.systems.walk import DAG, TOKEN, Walk, walking, working
+from tests.support.systems.walk import (
+    DAG,
+    TOKEN,
+    Holds,
+    Walk,
+    held_task,
+    held_worker,
+    start_held_task,
+    until_set,
+    walking,
+    working,
+)
+from tests.support.waiting import until
 from tracelake.dispatcher.dags.activate import activate_dag
 from tracelake.dispatcher.dags.deploy import deploy_dag
 from tracelake.dispatcher.events.trigger import trigger
@@ -59,15 +70,13 @@ async def walk(state_db: str, queue_db: str, tmp_path: Path) -> AsyncIterator[Wa
 @asynccontextmanager
 async def running_task(walk: Walk) -> AsyncIterator[Holds]:
     holds = Holds()
-    async with working(holding(walk, holds)):
-        await a_task_in_hand(walk, holds, interval=HALF_AN_HOUR, lease=2 * HALF_AN_HOUR)
+    async with working(held_worker(walk, holds)):
+        await start_held_task(walk, holds, interval=HALF_AN_HOUR, lease=2 * HALF_AN_HOUR)
         yield holds
 
 
 async def waiting(walk: Walk, count: int) -> None:
-    async with asyncio.timeout(30):
-        while walk.control.stops.waiting != count:  # noqa: ASYNC110 - a call on its way is waited for
-            await asyncio.sleep(0.01)
+    await until(lambda: walk.control.stops.waiting == count, "the calls for stops wait")
 
 
 async def until_unchanged(dispatcher: DispatcherClient) -> None:
@@ -79,8 +88,8 @@ async def until_unchanged(dispatcher: DispatcherClient) -> None:
 
 async def test_a_canceled_task_is_ended_at_once(walk: Walk) -> None:
     async with running_task(walk) as holds:
-        await cancel_task(walk.control, walk.org.id, await the_task(walk), "not wanted any more")
-        await until(holds.canceled, holds)
+        await cancel_task(walk.control, walk.org.id, await held_task(walk), "not wanted any more")
+        await until_set(holds.canceled, holds)
     assert await walk.statuses("work") == ["Canceled"]
 
 
@@ -91,8 +100,8 @@ async def test_a_task_that_another_replica_cancels_is_ended_at_once(
         walking(state_db, queue_db, tmp_path, replica="two", deploys=False) as other,
         running_task(walk) as holds,
     ):
-        await cancel_task(other.control, walk.org.id, await the_task(walk), "not wanted any more")
-        await until(holds.canceled, holds)
+        await cancel_task(other.control, walk.org.id, await held_task(walk), "not wanted any more")
+        await until_set(holds.canceled, holds)
 
 
 async def test_a_task_that_was_canceled_while_its_worker_was_cut_off_is_ended_when_it_reconnects(
@@ -119,10 +128,10 @@ async def test_a_task_that_was_canceled_while_its_worker_was_cut_off_is_ended_wh
         async with asyncio.timeout(30):
             await called_again.wait()
         mark = (await walk.control.stops.after("", 0)).mark
-        await cancel_task(walk.control, walk.org.id, await the_task(walk), "not wanted any more")
+        await cancel_task(walk.control, walk.org.id, await held_task(walk), "not wanted any more")
         await walk.control.stops.after(mark, 60)  # a waiting call would have been answered by now
         away.clear()
-        await until(holds.canceled, holds)
+        await until_set(holds.canceled, holds)
 
 
 async def test_a_task_of_a_version_that_no_longer_serves_is_ended_at_once(walk: Walk) -> None:
@@ -131,16 +140,16 @@ async def test_a_task_of_a_version_that_no_longer_serves_is_ended_at_once(walk: 
         assert changed != DAG
         deployed = await deploy_dag(walk.control, walk.org.id, walk.org.user, changed)
         await activate_dag(walk.control, walk.org.id, "walk", deployed.dag_version_id)
-        await until(holds.canceled, holds)
+        await until_set(holds.canceled, holds)
         holds.let_go.set()  # the version that serves now has begun a task of its own
 
 
 async def test_a_task_that_runs_for_too_long_is_ended_when_its_time_is_over(walk: Walk) -> None:
     await walk.control.pool.execute("UPDATE jobs SET timeout_seconds = 1 WHERE name = 'work'")
     async with running_task(walk) as holds:
-        await until(holds.canceled, holds)
+        await until_set(holds.canceled, holds)
         ended = "SELECT outcome::text, error_message FROM task_attempts WHERE task_id = $1"
-        row = await walk.control.pool.fetchrow(ended, await the_task(walk))
+        row = await walk.control.pool.fetchrow(ended, await held_task(walk))
         assert row is not None
         assert tuple(row) == ("TimedOut", "attempt 1 ran longer than 1 s")
     assert await walk.statuses("work") == ["Failed"], "the worker reports nothing of an attempt that was ended"
@@ -148,20 +157,20 @@ async def test_a_task_that_runs_for_too_long_is_ended_when_its_time_is_over(walk
 
 async def test_other_tasks_of_the_worker_go_on(walk: Walk) -> None:
     async with running_task(walk) as holds:
-        ended = await the_task(walk)
+        ended = await held_task(walk)
         await trigger(walk.control, walk.org.id, "walk", "ask", cursor=2, request_id=uuid4())
         await walk.until("work", ["Running", "Running"])
         await cancel_task(walk.control, walk.org.id, ended, "not wanted any more")
-        await until(holds.canceled, holds)
+        await until_set(holds.canceled, holds)
         beaten = "SELECT last_heartbeat > started_at FROM tasks WHERE status = 'Running'"
-        async with asyncio.timeout(60):
-            while not await walk.control.pool.fetchval(beaten):  # noqa: ASYNC110 - the other's beat is waited for
-                await asyncio.sleep(0.02)
+        await until(lambda: walk.control.pool.fetchval(beaten), "a heartbeat is stored")
         assert holds.ended == {ended}
         holds.let_go.set()
-        async with asyncio.timeout(60):
-            while sorted(await walk.statuses("work")) != ["Canceled", "Completed"]:  # noqa: ASYNC110 - as above
-                await asyncio.sleep(0.02)
+
+        async def reached() -> bool:
+            return sorted(await walk.statuses("work")) == ["Canceled", "Completed"]
+
+        await until(reached, "one task is canceled and one completed")
     assert holds.ended == {ended}
 
 
@@ -173,10 +182,10 @@ async def test_a_source_that_is_paused_is_stopped_at_once(walk: Walk) -> None:
         f" heartbeat_interval_seconds: {HALF_AN_HOUR}",
     )
     await deployed_and_active(walk.control, walk.org, timed)
-    async with working(holding(walk, holds)):
-        await until(holds.begun, holds)
+    async with working(held_worker(walk, holds)):
+        await until_set(holds.begun, holds)
         await pause_source(walk.control, User(walk.org.user, walk.org.id, "acme", None, "admin"), "feed", "follow")
-        await until(holds.stop_requested, holds)
+        await until_set(holds.stop_requested, holds)
         holds.let_go.set()
 
 

@@ -60,7 +60,7 @@ async def queued(walk: Walk, org: Org, dag: str, job: str) -> UUID:
 
 
 async def next_of(walk: Walk, job: str) -> UUID:
-    await walk.until_nothing_is_owed()
+    await walk.until_outbox_is_empty()
     find = (
         "SELECT t.id FROM tasks t JOIN jobs j ON j.id = t.job_id"
         " WHERE j.name = $1 AND t.status = 'Queued' ORDER BY t.id LIMIT 1"
@@ -109,7 +109,7 @@ async def publish_as_specified(walk: Walk, task: Claimed) -> None:
     walk.control.objects.put(name, b"{}")
     request = BufferPublishRequest(**fence, batch_uri=str(name), dataset_uuid=dataset, record_count=1000)
     await walk.tasks.publish_buffer(task.capability_token, request)
-    await walk.until_nothing_is_owed()
+    await walk.until_outbox_is_empty()
     deliveries = await walk.control.queue.receive(
         "buffer", max_messages=10, visibility=timedelta(minutes=1), wait=timedelta()
     )

@@ -17,6 +17,7 @@ import pytest
 
 from tests.support.dispatcher.control import deployed_and_active
 from tests.support.systems.walk import DAG, Walk, walking, working
+from tests.support.waiting import until
 from tracelake.dispatcher.events.trigger import trigger
 from tracelake.operators.api.outcome import Outcome
 from tracelake.ports import Delivery, Queue
@@ -70,9 +71,7 @@ async def test_an_idle_worker_waits_in_one_call_and_is_woken_by_what_comes(
     monkeypatch.setattr(receive_messages, "WAIT", timedelta(hours=1))  # so that only a wake-up can end it
     queue = Watched(walk.control.queue)
     async with working(replace(walk.worker("one"), queue=queue)):
-        async with asyncio.timeout(60):
-            while not queue.waits:  # noqa: ASYNC110 - the worker's call is waited for
-                await asyncio.sleep(0.01)
+        await until(lambda: queue.waits, "the worker waits for wake-ups")
         await trigger(walk.control, walk.org.id, "walk", "ask", cursor=1, request_id=uuid4())
         await walk.until("work", ["Completed"])
     assert queue.waits[0] == timedelta(hours=1)
@@ -93,9 +92,7 @@ async def test_a_wake_up_stays_with_the_worker_for_as_long_as_its_task_runs(walk
             await trigger(walk.control, walk.org.id, "walk", "ask", cursor=1, request_id=uuid4())
             await asyncio.to_thread(runs.wait, 60)
             look(RUNS_OUT)
-            async with asyncio.timeout(60):
-                while look(HELD_FOR)[0][0] <= 60:  # noqa: ASYNC110 - its visibility is extended, and for long enough
-                    await asyncio.sleep(0.05)
+            await until(lambda: look(HELD_FOR)[0][0] > 60, "the wake-up is held for longer")
             ((_, receives),) = look(HELD_FOR)
             assert receives == 1, "before it ran out"
             go.set()

@@ -1,6 +1,6 @@
 """A real node: anvil as a process of its own, with a token whose transfers it logs, and its rows as it tells them.
 
-It stands in for the dev chain of the rig, and is asked here without any of our clients.
+It replaces the dev chain of a test system, and is called here without any of our clients.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ import json
 import runpy
 import subprocess
 import sys
-import time
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,6 +19,7 @@ from urllib.error import URLError
 import msgspec
 
 from tests.support import ROOT
+from tests.support.waiting import wait_until
 from tracelake.chain.nodes.responses import Block, Receipt
 from tracelake.chain.nodes.rpc_pool import Endpoint, RpcPool
 from tracelake.lite.network_ports import free_port
@@ -62,7 +62,7 @@ def anvil(program: Path) -> Iterator[Anvil]:
 
 
 class Anvil:
-    """`mine` and `reorg` as the dev chain has them; `pool`, `describe` and `chain` are what the rig asks for."""
+    """`mine` and `reorg` as the dev chain has them; `pool`, `describe` and `chain` are what test systems ask for."""
 
     chain_id = CHAIN_ID
 
@@ -116,13 +116,9 @@ class Anvil:
         return {"from": sender, "to": self.token, "data": f"0x{receiver[2:]:0>64}{1000 + self.sent:064x}"}
 
     def _until_it_answers(self, process: subprocess.Popen[bytes]) -> None:
-        deadline = time.monotonic() + SECONDS
-        while True:
-            try:
-                self.ask("eth_chainId")
-            except URLError:
-                assert process.poll() is None, "anvil has ended"
-                assert time.monotonic() < deadline, "anvil does not answer"
-                time.sleep(0.02)
-            else:
-                return
+
+        def answers() -> bool:
+            assert process.poll() is None, "anvil has ended"
+            return bool(self.ask("eth_chainId"))
+
+        wait_until(answers, "anvil answers", ignoring=(URLError,))

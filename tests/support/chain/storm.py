@@ -1,7 +1,7 @@
 """A story of a chain and the workers that follow it: blocks, reorgs, restarts, kills; and what must be true at its end.
 
-Workers are processes of their own, forked by the nursery of the fault tests, without a Spark session: following and
-compacting need none (pieces that Spark would hand to its executors are then done by the worker itself), and so a worker
+Workers are processes of their own, forked by the fork_server of the fault tests, without a Spark session: following and
+compacting need none (work that Spark would give to its executors is then done by the worker itself), and so a worker
 is there within milliseconds and can be killed often.
 """
 
@@ -21,8 +21,9 @@ import psycopg
 
 from tests.support.chain.devchain import Devchain
 from tests.support.systems.chain import ChainSystem, rows_of, truth
-from tests.support.systems.processes import ELAPSED, Child, Nursery
+from tests.support.systems.processes import ELAPSED, Child, ForkServer
 from tests.support.systems.walk import TOKEN, walking
+from tests.support.waiting import until
 from tracelake.wire.markers import MARKER
 
 FOLLOWED = "SELECT EXISTS (SELECT FROM trace_meta.followed_blocks)"
@@ -62,7 +63,7 @@ jobs:
 
 @dataclass(frozen=True)
 class Follows:
-    """What the follower of a story is told."""
+    """The settings of a story's follower."""
 
     start: int | Literal["latest"] = 0
     emit: Literal["per_block", "per_range"] = "per_range"
@@ -127,7 +128,7 @@ Step = Mine | Reorg | Back | Kill | Restart | Wait
 @dataclass
 class Storm:
     system: ChainSystem
-    nursery: Nursery
+    fork_server: ForkServer
     folder: Path
     document: dict[str, Any]
     queue: asyncpg.Pool
@@ -184,22 +185,25 @@ class Storm:
     def start(self, point: str | None = None, nth: int = 1, how: str = "kill") -> Child:
         document = {**self.document, "faults": {"point": point, "nth": nth, "how": how}}
         log = self.folder / f"worker-{len(self.workers)}.log"
-        self.workers.append(self.nursery.start("worker", document, log, faults=None, hold=None, clock=None))
+        self.workers.append(self.fork_server.start("worker", document, log, faults=None, hold=None, clock=None))
         return self.workers[-1]
 
     async def until(self, true: Callable[[], Awaitable[bool]]) -> None:
         """A worker that has died, at the point for which it was armed, is followed by one that is not."""
+
+        async def reached() -> bool:
+            if await true():
+                return True
+            if not self.workers[-1].alive():
+                await self.elapse()
+                self.start()
+            await self.hurry()
+            return False
+
         try:
-            async with asyncio.timeout(SECONDS):
-                while not await true():
-                    if not self.workers[-1].alive():
-                        await self.elapse()
-                        self.start()
-                    await self.hurry()
-                    await asyncio.sleep(0.05)
-        except TimeoutError:
-            said = self.workers[-1].said()[-3000:]
-            raise AssertionError(f"not {true.__name__} in {SECONDS} s; the last worker said:\n{said}") from None
+            await until(reached, true.__name__, every=0.05)
+        except TimeoutError as late:
+            raise AssertionError(self.workers[-1].said()[-3000:]) from late
 
     async def is_at_work(self) -> bool:
         return bool(
@@ -222,7 +226,7 @@ class Storm:
         return await self.has_followed() and not await self.system.moving()
 
     async def is_equal(self) -> bool:
-        """Hot and cold of every table, read apart and put together by the rule of the seam, are the chain's rows.
+        """Hot and cold rows of every table, read apart and combined by the rule, are the chain's rows.
 
         And cold alone is, where the chain is final: what a deep reorg made untrue was compacted again.
         """
@@ -231,7 +235,7 @@ class Storm:
         head = int(self.system.devchain.describe()["head"])
         return all([await self.table_is_equal(output, head) for output in range(len(TABLES))])
 
-    async def seam_is_equal(self) -> bool:
+    async def hot_and_cold_are_equal(self) -> bool:
         """Hot and cold put together; how much of it is cold does not matter."""
         if not await self.is_settled():
             return False
@@ -279,7 +283,7 @@ class Storm:
 
 @asynccontextmanager
 async def a_storm(
-    dsns: dict[str, str], folder: Path, devchain: Devchain, nursery: Nursery, follows: Follows
+    dsns: dict[str, str], folder: Path, devchain: Devchain, fork_server: ForkServer, follows: Follows
 ) -> AsyncIterator[Storm]:
     devchain.switch(0, START)
     branches = len(devchain.describe()["branches"])
@@ -292,7 +296,7 @@ async def a_storm(
         version = await system.version("live", "follow")
         with closing(psycopg.connect(dsns["data"], autocommit=True)) as data:
             storm = Storm(
-                system, nursery, folder, _document(system, dsns, folder), queue, version, branches, data, follows
+                system, fork_server, folder, _document(system, dsns, folder), queue, version, branches, data, follows
             )
             try:
                 yield storm

@@ -1,4 +1,4 @@
-"""What tests of the Dispatcher stand on: a Control over real databases, an organisation, and loops that are stepped."""
+"""A Dispatcher's Control over real databases, an organisation, and loops that a test steps."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ async def an_org(pool: asyncpg.Pool, slug: str = "acme") -> Org:
 
 
 async def run_here(control: Control) -> None:
-    """Drains until nothing is owed: what is the Dispatcher's own runs in the drain."""
+    """Drains the outbox until it is empty, and runs the Dispatcher's own jobs with it."""
     drain = Drain(control)
     while await drain.once():
         pass

@@ -26,8 +26,8 @@ class Chain:
     versions: dict[str, UUID]
 
     def event(self, job: str, **scope: object) -> EventBody:
-        told: dict[str, Any] = {"dataset_uuid": self.datasets[job], "dataset_version": self.versions[job], **scope}
-        return EventBody(**told)
+        fields: dict[str, Any] = {"dataset_uuid": self.datasets[job], "dataset_version": self.versions[job], **scope}
+        return EventBody(**fields)
 
 
 async def deploy_chain(control: Control, *, slug: str = "acme", max_concurrency: int | None = None) -> Chain:

@@ -1,4 +1,4 @@
-"""Files as a worker leaves them: in the attempt's own folder, with their marker; and what it then says of them."""
+"""Files as a worker leaves them: in the attempt's own folder, with their marker; and what it then reports of them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Partition = tuple[int, int] | str
 def staged(
     objects: ObjectStore, task: Claimed, *partitions: Partition, columns: Sequence[ColumnEntry] = COLUMNS
 ) -> list[OutputBody]:
-    """One file for each partition of the task's first output, then the marker; what the worker says of them."""
+    """One file for each partition of the task's first output, then the marker; returns what the worker reports."""
     folder, ref = folder_of(task), task.task.outputs[0]
     files = [
         _written(objects, folder, f"{task.task.job.name}_{_stem(partition)}", _rows(partition))

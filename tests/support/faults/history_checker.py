@@ -57,7 +57,7 @@ PROMISES: Final[Mapping[str, str]] = {
         SELECT h.dataset_uuid FROM dataset_heads h LEFT JOIN commits c USING (dataset_uuid)
          GROUP BY 1, h.last_commit
         HAVING count(c.number) <> h.last_commit OR max(c.number) <> h.last_commit OR min(c.number) <> 1""",
-    "a completed noop told what it heard, once": """
+    "a completed noop published its input event, once": """
         SELECT t.id, count(e.id) FROM tasks t
           JOIN jobs j ON j.id = t.job_id AND j.operator = 'noop' AND j.runtime <> 'ecs_udf'
           LEFT JOIN events e ON e.producer_task_id = t.id
@@ -80,19 +80,20 @@ PROMISES: Final[Mapping[str, str]] = {
     "nothing is left to do": """
         SELECT t.id, j.name, t.status FROM tasks t JOIN jobs j ON j.id = t.job_id
          WHERE t.status IN ('Queued', 'Running') OR (t.status = 'Failed' AND t.next_retry_at IS NOT NULL)""",
-    "ranges in force do not overlap": """
+    "current ranges do not overlap": """
         SELECT a.partition_key, b.partition_key FROM partition_versions a
           JOIN partition_versions b ON b.dataset_version = a.dataset_version AND b.partition_key <> a.partition_key
          WHERE a.valid_to IS NULL AND b.valid_to IS NULL AND a.block_range && b.block_range""",
-    "ranges tile what was asked for, without hole or overlap": """
-        WITH told AS (
+    "ranges tile the requested range, without hole or overlap": """
+        WITH published AS (
             SELECT d.producer_job_name AS job, range_agg(e.block_range) AS whole,
                    sum(upper(e.block_range) - lower(e.block_range)) AS numbers
               FROM events e JOIN datasets d ON d.id = e.dataset_uuid
              WHERE d.producer_job_name IN ('span', 'cut', 'piece', 'join') AND e.block_range IS NOT NULL
              GROUP BY 1)
-        SELECT told.job, told.whole, told.numbers FROM told, told asked
-         WHERE asked.job = 'span' AND (told.whole <> asked.whole OR told.numbers <> asked.numbers)""",
+        SELECT published.job, published.whole, published.numbers FROM published, published requested
+         WHERE requested.job = 'span'
+           AND (published.whole <> requested.whole OR published.numbers <> requested.numbers)""",
 }
 
 
@@ -107,10 +108,10 @@ async def broken(pool: asyncpg.Pool | asyncpg.pool.PoolConnectionProxy) -> dict[
 
 
 async def assert_kept(pool: asyncpg.Pool, queue: asyncpg.Pool, accepted: set[UUID] | None = None) -> None:
-    """`accepted`: the ids of the events that callers were told of; then there are exactly those."""
+    """`accepted`: the ids of the events that callers received; then there are exactly those."""
     assert await broken(pool) == {}
     if accepted is not None:
-        assert accepted, "a system of which nothing was asked breaks no entry"
+        assert accepted, "a system without calls proves nothing"
         rows = await pool.fetch("SELECT id FROM events WHERE origin = 'manual'")
         assert {row["id"] for row in rows} == accepted
     left = (

@@ -1,4 +1,4 @@
-"""What a storm does to a whole system: kill, freeze, cut, fill a disk, fail a node. A seed says what, and when."""
+"""What a storm does to a whole system: kill, freeze, cut, fill a disk, fail a node. A seed decides what, and when."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from threading import Event
 from typing import Final
 
 from tests.faults.test_cut_at_commit import STATEMENTS
+from tests.support.faults.backends import fill
 from tests.support.faults.postgres_proxy import When
-from tests.support.faults.small_disk import fill
 from tests.support.faults.storm_checks import Line
-from tests.support.systems.trace_up import WholeSystem
+from tests.support.faults.storm_system import WholeSystem
 from tracelake.store.queries import queries
 
 PROCESSES: Final = ("worker", "dispatcher", "sink", "query", "gateway", "delivery", "runner", "postgres-data")
@@ -30,7 +30,7 @@ CUT_SECONDS: Final = (0.2, 2.0)
 FULL_SECONDS: Final = (1.0, 4.0)
 PAUSE_SECONDS: Final = (0.4, 2.4)
 Fault = tuple[str, Callable[[], None]]
-"""What is said of it, and what is done."""
+"""The line in the log, and the fault."""
 
 
 class Storm:
@@ -41,7 +41,7 @@ class Storm:
         self._random = random.Random(seed)  # noqa: S311 - the same storm again
         self.struck: Counter[str] = Counter()
         """How often each kind was."""
-        self.told: list[str] = []
+        self.log: list[str] = []
         """Each fault, with the second in which it struck."""
         self._kinds: dict[str, Callable[[], Fault]] = {
             "kill": self._kill,
@@ -52,7 +52,7 @@ class Storm:
             "failing node": self._fail_node,
         }
         if system.disk is None:
-            self.told.append("          no full disk: only root mounts a small one")
+            self.log.append("          no full disk: only root mounts a small one")
         else:
             self._kinds["full disk"] = self._fill_disk
 
@@ -65,7 +65,7 @@ class Storm:
                 kind = first.pop() if first else self._random.choice(sorted(self._kinds))
                 said, strike = self._kinds[kind]()
                 self.struck[kind] += 1
-                self.told.append(f"{time.monotonic() - began:6.1f} s  {said}")
+                self.log.append(f"{time.monotonic() - began:6.1f} s  {said}")
                 lasting.append(threads.submit(strike))
                 time.sleep(self._random.uniform(*PAUSE_SECONDS))
         for fault in lasting:

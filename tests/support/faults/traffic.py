@@ -1,7 +1,7 @@
 """Everything that people and tasks ask of a system, round after round, each call until it is answered.
 
 `Traffic` is the people: deploy, activate, trigger, invalidate, cancel, retry. `ByHand` is a worker whose tasks use all
-verbs of the task door, and fail, are abandoned and repeat themselves by plan.
+verbs of the task API, and fail, are abandoned and repeat themselves by plan.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import msgspec
 
 from tests.support.dispatcher.staged_files import staged
 from tests.support.systems.processes import Caller, System
+from tests.support.waiting import until
 from tracelake.adapters.queue_pg import PgQueue
 from tracelake.domain.storage_locations import buffer_folder
 from tracelake.errors import ObjectExists
@@ -74,7 +75,7 @@ class Traffic:
     accepted: set[UUID] = field(default_factory=set)
     rounds: int = 0
     late: bool = False
-    """Whether a Dispatcher freezes with requests in hand, and does them when it wakes."""
+    """Whether a Dispatcher freezes during requests, and executes them when it continues."""
     drains: bool = False
     """Whether sources are drained too, as when the system goes down: until a Dispatcher starts, none of them does."""
 
@@ -105,7 +106,7 @@ class Traffic:
         body = {**scope, "request_id": uuid4()}
         status, said = await self.caller.user("POST", f"/dags/proof/jobs/{job}/trigger", body)
         assert status == 200, said
-        self.accepted |= {UUID(one) for one in said["event_ids"]}
+        self.accepted |= {UUID(event) for event in said["event_ids"]}
 
     async def invalidate(self, number: int) -> None:
         body = {"start": 30 * number, "end": 30 * number + 9, "reason": "a test", "request_id": uuid4()}
@@ -136,8 +137,7 @@ class Traffic:
             "SELECT t.id FROM tasks t JOIN jobs j ON j.id = t.job_id"
             " WHERE j.name = 'parked' AND (t.input_versions ->> 'cursor')::int = $1"
         )
-        while (task := await self._seen(sql, number)) is None:  # noqa: ASYNC110 - the Dispatcher makes it
-            await asyncio.sleep(0.02)
+        task = await until(lambda: self._seen(sql, number), f"the Dispatcher has created parked task {number}")
         status, said = await self.caller.user("POST", f"/tasks/{task}/cancel", {"reason": "nobody works here"})
         assert status == 200, said
 
@@ -301,7 +301,7 @@ async def flowing(traffic: Traffic) -> AsyncIterator[None]:
             yield
         except BaseException:
             if going.done():
-                await going  # it must not end before it is told to: what ended it is what we want to see
+                await going  # it must not end before it is stopped: its error is what we want to see
             going.cancel()
             raise
         stop.set()

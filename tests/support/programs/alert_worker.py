@@ -55,7 +55,7 @@ def main() -> None:
     context = TaskContext(
         task, UUID(asked["org"]), Config(), None, cast("Any", None), cast("Any", None), Resources(asked["data"])
     )
-    # What the context would make of its inputs, said beforehand.
+    # What the context would make of its inputs.
     rows = SimpleNamespace(name="alert_events", dataframe=lambda: Rows(asked["rows"]))
     context.__dict__["inputs"] = [rows]
     run(context)

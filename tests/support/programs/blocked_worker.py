@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import ssl
 import sys
 import threading
@@ -21,7 +20,7 @@ from typing import Any, NoReturn
 
 import psutil
 
-from tests.support import ROOT
+from tests.support.child_process import running_program
 from tests.support.spark.session import a_session
 from tests.support.systems.walk import TOKEN, Walk
 from tracelake.adapters.objects_disk import DiskObjects
@@ -99,31 +98,18 @@ def attempt_of(name: ObjectName) -> str:
 
 
 @asynccontextmanager
-async def a_victim(given: dict[str, Any]) -> AsyncIterator[None]:
+async def blocked_worker(given: dict[str, Any]) -> AsyncIterator[None]:
     """Start a process with these resources; it is killed at the end of the block.
 
     Its child processes then end by themselves, and write nothing more.
     """
-    victim = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "tests.support.programs.blocked_worker"),
-        cwd=ROOT,
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-    )
-    try:
-        assert victim.stdin is not None
-        assert victim.stdout is not None
-        victim.stdin.write(json.dumps(given).encode() + b"\n")
-        await victim.stdin.drain()
+    async with running_program("blocked_worker", given=given) as worker:
+        assert worker.stdout is not None
         async with asyncio.timeout(SECONDS):
-            while (message := await victim.stdout.readline()) != b"ready\n":
-                assert message, "the victim has ended"
+            while (message := await worker.stdout.readline()) != b"ready\n":
+                assert message, "the worker has ended"
         yield
-        left = psutil.Process(victim.pid).children(recursive=True)
-    finally:
-        victim.kill()
-        await victim.wait()
+        left = psutil.Process(worker.pid).children(recursive=True)
     _, alive = await asyncio.to_thread(psutil.wait_procs, left, timeout=SECONDS)
     assert alive == []
 

@@ -1,8 +1,8 @@
 """Starts Dispatchers and workers as processes of their own, without the second that Python takes to import them.
 
-A program: it imports once and forks for each line on standard input, a JSON object, answering with the child's pid. A
+A program: it imports once and forks for each line on standard input, a JSON object, and writes the child's pid. A
 child is what `trace dispatcher`, `worker`, `sink` and `delivery` are, on the same settings document; only that worker
-and sink have no Spark session, and that pauses are shorter (they are beats, and no entry hangs on them).
+and sink have no Spark session, and that pauses are shorter (they only decide how often loops look).
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ import msgspec
 import pyarrow as pa
 
 from tests.support.dispatcher.control import PULL
-from tests.support.faults.faulty_objects import DeadlyObjects
-from tests.support.faults.faulty_queue import Faults, disturbed
+from tests.support.faults.backends import DeadlyObjects, Faults, disturbed
 from tests.support.one_connection import one_connection_each
 from tests.support.operators import register
 from tests.support.spark.session import a_session
+from tests.support.waiting import until
 from tracelake.delivery import process as delivery_process
 from tracelake.dispatcher import process as dispatcher_process
 from tracelake.dispatcher.maintenance import loop, rotate_keys
@@ -54,13 +54,14 @@ from tracelake.worker.process import resources
 from tracelake.worker.run_task import Finished, Runner, run_pure
 
 PR_SET_PDEATHSIG = 1
+FOREVER_SECONDS = 24 * 3600.0
 SLOW_EVERY = 8
 SLOW_SECONDS = 1.3
 """Longer than a heartbeat of the test's jobs, so that some tasks beat."""
 
 
 def main() -> None:
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel buries the children; whoever waits holds a pidfd
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel collects the children; the parent waits by a pidfd
     for line in sys.stdin:
         pid = os.fork()
         if pid == 0:
@@ -141,8 +142,7 @@ def _leaking(plain: Any, sign: Path) -> Any:
 
 
 async def _leak(pool: BoundedPool, sign: Path) -> None:
-    while not sign.exists():  # noqa: ASYNC110, ASYNC240 - another process makes it
-        await asyncio.sleep(0.02)
+    await until(sign.exists, f"{sign} exists", seconds=FOREVER_SECONDS)
     with suppress(NoConnection):  # one is held for good already
         while True:
             connection = await pool.acquire()
@@ -150,7 +150,7 @@ async def _leak(pool: BoundedPool, sign: Path) -> None:
 
 
 class _Function:
-    """A function that runs here, and reports at the task door as one anywhere would; one in some never does."""
+    """A function that runs in this process and reports at the task API; some first attempts never report."""
 
     def __init__(self, settings: Settings) -> None:
         url = f"https://127.0.0.1:{settings.dispatcher.task_port}"
@@ -158,17 +158,17 @@ class _Function:
 
     async def invoke(self, payload: bytes, *, timeout_seconds: float) -> Invoked:
         del timeout_seconds
-        told = msgspec.json.decode(payload, type=Invocation)
-        if told.attempt == 1 and (told.scope.cursor or 0) % 3 == 1:
+        invocation = msgspec.json.decode(payload, type=Invocation)
+        if invocation.attempt == 1 and (invocation.scope.cursor or 0) % 3 == 1:
             return Invoked()
-        fence = {"task_id": told.task_id, "attempt": told.attempt, "lease_token": told.lease_token}
-        done = CompleteRequest(status="Completed", events=list(run_pure(told).events), **fence)  # type: ignore[arg-type]
+        fence = {"task_id": invocation.task_id, "attempt": invocation.attempt, "lease_token": invocation.lease_token}
+        done = CompleteRequest(status="Completed", events=list(run_pure(invocation).events), **fence)  # type: ignore[arg-type]
         async with task_client(self._settings) as tasks:
-            await tasks.complete(told.capability_token, done)
+            await tasks.complete(invocation.capability_token, done)
         return Invoked()
 
     async def places(self) -> None:
-        """It does not say."""
+        """Unknown."""
 
 
 def _worker(faults: Faults | None, hold: str | None) -> Callable[[Process], Awaitable[None]]:

@@ -1,7 +1,7 @@
 """Two programs that call a Gateway from processes of their own: many triggers at once, and a prober of `/healthz`.
 
 `python -m tests.support.programs.gateway_callers trigger|probe`, with `{"port", "ca", "token", "count"}` on standard
-input; the result is one JSON line. A prober says `ready` first, and ends when its standard input does. Neither shares
+input; the result is one JSON line. A prober writes `ready` first, and ends when its standard input does. Neither shares
 an event loop with what it calls, nor with the other, so a time that is measured here is the Gateway's.
 """
 

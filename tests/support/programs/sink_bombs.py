@@ -54,17 +54,17 @@ def buffers() -> bytes:
 
 
 def main() -> None:
-    told = SinkSettings()
+    settings = SinkSettings()
     bombs: list[tuple[Any, str]] = [(pages, PARQUET), (values, PARQUET), (buffers, STREAM)]
     made = [(make.__name__, make(), kind) for make, kind in bombs]
-    assert all(len(body) < told.batch_bytes for _, body, _ in made)
+    assert all(len(body) < settings.batch_bytes for _, body, _ in made)
     pa.default_memory_pool().release_unused()
     with open("/proc/self/statm") as now:  # noqa: PTH123 - no file of anybody's
         have = int(now.read().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (have + MORE, have + MORE))
     for name, body, kind in made:
         try:
-            check_batch(body, kind, DECLARED, CheckLimits(told.line_bytes, told.unpacked_bytes))
+            check_batch(body, kind, DECLARED, CheckLimits(settings.line_bytes, settings.unpacked_bytes))
         except BatchFault as fault:
             print(f"{name}: {fault.reason.partition(';')[0]}")  # noqa: T201 - to the test
 

@@ -107,7 +107,7 @@ async def _query(clients: Clients) -> None:
 
 
 async def _accepted(clients: Clients, path: str, body: dict[str, Any]) -> dict[str, Any]:
-    """Again after each refusal, when it says; and after each connection that broke."""
+    """Retries after each refusal, when Retry-After says so, and after each broken connection."""
     while True:
         try:
             async with clients.room:

@@ -1,6 +1,6 @@
-"""An STS as far as AssumeRole goes, over HTTP: it remembers what it was asked, and gives keys that open nothing.
+"""An STS as far as AssumeRole goes, over HTTP: it records requests, and returns keys that open nothing.
 
-`python -m tests.support.programs.sts_stub` serves until its standard input ends, and says its address first.
+`python -m tests.support.programs.sts_stub` serves until its standard input ends, and writes its address first.
 """
 
 from __future__ import annotations

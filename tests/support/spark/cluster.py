@@ -1,4 +1,4 @@
-"""Spark elsewhere, from the pip package, on loopback: a standalone cluster of separate processes, or a Connect server.
+"""Spark outside of Trace's processes, from the pip package: a standalone cluster or a Connect server; `trace worker`.
 
 They know nothing of this checkout: they are started in a folder of their own with a bare environment, and their Python
 has what Trace needs, but not Trace.
@@ -6,19 +6,23 @@ has what Trace needs, but not Trace.
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import psutil
 
+from tests.support import ROOT
+from tests.support.systems.walk import TOKEN, Walk
+from tests.support.waiting import wait_until
 from tracelake.lite.network_ports import free_port
 from tracelake.spark.configuration import spark_home
 from tracelake.spark.java import find_java
@@ -36,7 +40,7 @@ FOR_DRIVERS = f'export SPARK_SUBMIT_OPTS="{SMALL}"\n'
 
 
 @dataclass(frozen=True)
-class Elsewhere:
+class SparkCluster:
     """Its keeper's side: where it is, what it tells drivers (SPARK_CONF_DIR), and its processes."""
 
     folder: Path
@@ -53,7 +57,7 @@ class Elsewhere:
 
     def master(self) -> str:
         self._daemon("master.Master", "--port", "0")
-        return self._told(r"Starting Spark master at (spark://127\.0\.0\.1:\d+)")
+        return self._logged(r"Starting Spark master at (spark://127\.0\.0\.1:\d+)")
 
     def worker(self, master: str) -> psutil.Process:
         """One core."""
@@ -73,7 +77,7 @@ class Elsewhere:
         options = [word for key, value in conf.items() for word in ("--conf", f"{key}={value}")]
         server = "org.apache.spark.sql.connect.service.SparkConnectServer"
         self._start("768m", "spark-submit", *options, "--class", server)
-        return "sc://" + self._told(r"Spark Connect server started at: (\S+:\d+)")
+        return "sc://" + self._logged(r"Spark Connect server started at: (\S+:\d+)")
 
     def end(self) -> None:
         family = [item for process in self.started for item in family_of(process.pid)]
@@ -114,24 +118,23 @@ class Elsewhere:
     def _log(self, number: int) -> Path:
         return self.folder / f"{number}.log"
 
-    def _told(self, pattern: str) -> str:
-        """What the one started last has said."""
+    def _logged(self, pattern: str) -> str:
+        """The first match in the log of the process started last."""
         log, process = self._log(len(self.started) - 1), self.started[-1]
-        deadline = time.monotonic() + SECONDS
-        while True:
+
+        def found() -> re.Match[str] | None:
             said = log.read_text(errors="replace")
-            found = re.search(pattern, said)
-            if found:
-                return found[1]
-            assert process.poll() is None, said
-            assert time.monotonic() < deadline, said
-            time.sleep(0.05)
+            match = re.search(pattern, said)
+            assert match or process.poll() is None, said
+            return match
+
+        return wait_until(found, f"{pattern} is in {log}")[1]
 
 
 @contextmanager
-def elsewhere(folder: Path) -> Iterator[Elsewhere]:
+def spark_cluster(folder: Path) -> Iterator[SparkCluster]:
     folder.mkdir()
-    made = Elsewhere(folder, find_java(os.environ, folder / "cache").home)
+    made = SparkCluster(folder, find_java(os.environ, folder / "cache").home)
     made.conf.mkdir()
     (made.conf / "spark-defaults.conf").write_text(DEFAULTS)
     (made.conf / "spark-env.sh").write_text(FOR_DRIVERS)
@@ -173,3 +176,44 @@ def _python_without_trace(folder: Path) -> None:
     (folder / "bin" / "python").symlink_to(base)
     asked = "from importlib.util import find_spec; assert find_spec('pyarrow') and not find_spec('tracelake')"
     subprocess.run([folder / "bin" / "python", "-c", asked], env={}, cwd=folder, check=True)
+
+
+@asynccontextmanager
+async def trace_worker(
+    walk: Walk, folder: Path, dsns: tuple[str, str], more: Mapping[str, str], *, code: int = 0, log: Path | None = None
+) -> AsyncIterator[int]:
+    """Its process id; `dsns` are the queue's and the data database; its log is `log`, if that is given.
+
+    At the end it is asked to stop, and has stopped in good order; with `code`, it has ended by itself.
+    """
+    environment = {
+        "PATH": os.environ["PATH"],
+        "PYTHONPATH": str(ROOT),
+        "TRACE_HOME": str(folder / "worker"),
+        "TRACE_QUEUE__DSN": dsns[0],
+        "TRACE_DATA__DSN": dsns[1],
+        "TRACE_OBJECTS__FOLDER": str(folder / "objects"),
+        "TRACE_WORKER__FILES_FOLDER": str(folder / "files"),
+        "TRACE_IDENTITY__WORKER_TOKEN": TOKEN,
+        "TRACE_ENDPOINTS__DISPATCHER_TASK": walk.listeners["dispatcher_task"],
+        "TRACE_ENDPOINTS__DISPATCHER_INTERNAL": walk.listeners["dispatcher_internal"],
+        "TRACE_TLS__CA": str(walk.ca),
+        **more,
+    }
+    said = log.open("wb") if log else None
+    worker = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "tracelake", "worker"), cwd=folder, env=environment, stdout=said, stderr=said
+    )
+    family = family_of(worker.pid)
+    try:
+        yield worker.pid
+        family = family_of(worker.pid)
+        if not code:
+            worker.send_signal(signal.SIGTERM)
+        async with asyncio.timeout(SECONDS):
+            assert await worker.wait() == code
+    finally:
+        kill(family_of(worker.pid) + family)
+        await worker.wait()
+        if said:
+            said.close()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
@@ -16,12 +15,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from psycopg.rows import dict_row
 
-from tests.support.chain.counting_node import CountingNode
 from tests.support.chain.devchain import Devchain
-from tests.support.dispatcher.control import deployed_and_active
-from tests.support.systems.walk import Walk
+from tests.support.chain.proxies import CountingNode
+from tests.support.systems.walk import OnDispatcher
+from tests.support.waiting import until
 from tracelake.chain.nodes.rpc_pool import RpcPool
-from tracelake.dispatcher.events.trigger import trigger
 from tracelake.domain.object_names import Folder
 from tracelake.operators.api.context import Resources
 from tracelake.operators.helpers.chain_tables import KEYS
@@ -33,8 +31,7 @@ from tracelake_devchain.journal import rebuild
 
 
 @dataclass(frozen=True)
-class ChainSystem:
-    walk: Walk
+class ChainSystem(OnDispatcher):
     data_dsn: str
     spark: Any
     devchain: Devchain
@@ -54,20 +51,16 @@ class ChainSystem:
         endpoints = tuple(node.endpoint for node in nodes)
         return RpcPool(f"watched {uuid4()}", self.devchain.chain_id, endpoints)
 
-    async def deploy(self, text: str) -> None:
-        await deployed_and_active(self.walk.control, self.walk.org, text)
+    async def settled(self) -> None:
+        """Until every outbox entry is published, and nothing runs but sources."""
 
-    async def trigger(self, dag: str, job: str, start: int, end: int) -> None:
-        await trigger(self.walk.control, self.walk.org.id, dag, job, start=start, end=end, request_id=uuid4())
+        async def nothing_left() -> bool:
+            return not await self.moving()
 
-    async def settled(self, seconds: float = 120) -> None:
-        """Until nothing is owed, and nothing runs but sources."""
-        async with asyncio.timeout(seconds):
-            while await self.moving():  # noqa: ASYNC110 - several processes are waited for
-                await asyncio.sleep(0.05)
+        await until(nothing_left, "every outbox entry is published and nothing runs but sources")
 
     async def moving(self) -> int:
-        """What is owed, waits or runs, sources apart."""
+        """How many outbox entries are pending, and tasks queued, running or to be retried, sources apart."""
         count: int = await self.walk.control.pool.fetchval(
             "SELECT (SELECT count(*) FROM outbox WHERE status IN ('Pending', 'Processing'))"
             " + (SELECT count(*) FROM tasks t JOIN jobs j ON j.id = t.job_id"
@@ -83,7 +76,7 @@ class ChainSystem:
         return [row["message"] for row in rows]
 
     async def cold(self, dag: str, job: str, output: int = 0) -> pa.Table | None:
-        """Every row in force, of all generations the latest; read without Spark and without any of our readers."""
+        """Every current row, of all generations the latest; read without Spark and without any of our readers."""
         rows = await self.walk.control.pool.fetch(
             "SELECT p.location, f ->> 'name' AS name, p.valid_from, lower(p.block_range) AS start,"
             " upper(p.block_range) AS stop"
@@ -148,25 +141,24 @@ class ChainSystem:
         from_cold = [row for row in (files.to_pylist() if files else []) if row["block_number"] not in is_hot]
         return sorted([*from_hot, *from_cold], key=lambda row: tuple(row[key] for key in KEYS[table]))
 
-    async def until_followed(self, version: UUID, seconds: float = 240) -> None:
+    async def until_followed(self, version: UUID) -> None:
         """Until the hot table's newest block is the chain's."""
-        async with asyncio.timeout(seconds):
-            while True:
-                chain = self.devchain.describe()
-                marks = self.hot_marks(version)
-                if marks and max(marks) == chain["head"] and marks[max(marks)].hex() == chain["head_hash"][2:]:
-                    return
-                await asyncio.sleep(0.05)
 
-    async def until_equal(self, check: Callable[[], Awaitable[None]], seconds: float = 120) -> None:
-        """What was told last may not have been heard yet when nothing seems to move: it is looked at again."""
-        async with asyncio.timeout(seconds):
-            while True:
-                try:
-                    return await check()
-                except AssertionError:
-                    await asyncio.sleep(0.5)
-                    await self.settled()
+        def followed() -> bool:
+            chain, marks = self.devchain.describe(), self.hot_marks(version)
+            return bool(marks) and max(marks) == chain["head"] and marks[max(marks)].hex() == chain["head_hash"][2:]
+
+        await until(followed, "the newest block of the hot table is the head of the chain", every=0.05)
+
+    async def until_equal(self, check: Callable[[], Awaitable[None]]) -> None:
+        """Until `check` passes: the last event may not have created its tasks yet when nothing seems to run."""
+
+        async def passes() -> bool:
+            await self.settled()
+            await check()
+            return True
+
+        await until(passes, "the datasets are equal to the chain", every=0.5, ignoring=(AssertionError,))
 
 
 def truth(devchain: Devchain, table: str, start: int, end: int) -> list[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""Deliveries as they really are: real Postgres, the Dispatcher's own door, and a receiver that listens on loopback."""
+"""Deliveries with real Postgres, the Dispatcher's own API, and a receiver that listens on loopback."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 import json
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -20,6 +20,7 @@ import httpx
 from pydantic import SecretStr
 
 from tests.support.systems.gateway import SERVICE, System, over, system
+from tests.support.waiting import until
 from tracelake.data.delivery_items import Item, store_items
 from tracelake.delivery.check_address import Resolve
 from tracelake.delivery.post import Sender
@@ -36,7 +37,7 @@ from tracelake.wire.client import WORKER_TOKEN, DispatcherClient
 SECONDS = 90
 SECRET = "the secret of the channel"
 WRITER, READER, RIVAL = "acme|writer", "acme|reader", "rival|writer"
-TOLD = DeliverySettings(
+SETTINGS = DeliverySettings(
     allow="127.0.0.0/8", backoff_seconds=0.02, backoff_max_seconds=0.1, target_seconds=0, beat_seconds=3600
 )
 
@@ -111,8 +112,8 @@ class Receiver:
 
 
 @dataclass(frozen=True)
-class House:
-    system: System
+class DeliverySystem:
+    gateway_system: System
     gateway: httpx.AsyncClient
     pool: asyncpg.Pool
     data_dsn: str
@@ -125,7 +126,7 @@ class House:
         return answer.json()
 
     async def ask(self, user: str, method: str, path: str, **more: Any) -> httpx.Response:
-        headers = {"authorization": f"Bearer {self.system.token(user)}"}
+        headers = {"authorization": f"Bearer {self.gateway_system.token(user)}"}
         return await self.gateway.request(method, path, headers=headers, **more)
 
     async def channel(self, name: str = "ops", url: str | None = None, user: str = WRITER) -> None:
@@ -137,7 +138,9 @@ class House:
         return UUID((await self.got(user, "POST", "/v1/alerts/definitions", json=body))["alert_definition_id"])
 
     async def org(self, user: str = WRITER) -> UUID:
-        found: UUID = await self.system.control.pool.fetchval("SELECT org_id FROM users WHERE external_id = $1", user)
+        found: UUID = await self.gateway_system.control.pool.fetchval(
+            "SELECT org_id FROM users WHERE external_id = $1", user
+        )
         return found
 
     async def items(
@@ -160,22 +163,22 @@ class House:
         ]
         return await asyncio.to_thread(store_items, self.data_dsn, org, uuid4(), made)
 
-    def courier(
-        self, told: DeliverySettings = TOLD, resolve: Resolve | None = None, sender: Sender | None = None
+    def alert_sender(
+        self, settings: DeliverySettings = SETTINGS, resolve: Resolve | None = None, sender: Sender | None = None
     ) -> AlertSender:
-        targets = Targets(DispatcherClient(self.system.inside), told.target_seconds)
-        return AlertSender(self.pool, targets, sender or Sender(told.answer_bytes), told, self.metrics, resolve)
+        targets = Targets(DispatcherClient(self.gateway_system.inside), settings.target_seconds)
+        return AlertSender(self.pool, targets, sender or Sender(settings.answer_bytes), settings, self.metrics, resolve)
 
     @asynccontextmanager
-    async def delivering(self, courier: AlertSender | None = None) -> AsyncIterator[AlertSender]:
-        courier, stop = courier or self.courier(), asyncio.Event()
-        task = asyncio.create_task(courier.deliver(stop))
+    async def delivering(self, alert_sender: AlertSender | None = None) -> AsyncIterator[AlertSender]:
+        alert_sender, stop = alert_sender or self.alert_sender(), asyncio.Event()
+        task = asyncio.create_task(alert_sender.deliver(stop))
         try:
-            yield courier
+            yield alert_sender
         finally:
             stop.set()
             await task
-            await courier.sender.close()
+            await alert_sender.sender.close()
 
     async def states(self) -> dict[str, tuple[str, int, str | None]]:
         rows = await self.pool.fetch("SELECT dedupe_key, status::text, attempts, last_error FROM alerts.deliveries")
@@ -183,24 +186,15 @@ class House:
 
     async def settled(self) -> dict[str, tuple[str, int, str | None]]:
         """When nothing is to be sent any more: status, attempts and last error of each item by its key."""
-        await until(self._settled)
+        none = "SELECT NOT EXISTS (SELECT FROM alerts.deliveries WHERE status = 'Pending')"
+        await until(lambda: self.pool.fetchval(none), "no delivery is pending")
         return await self.states()
-
-    async def _settled(self) -> bool:
-        return not await self.pool.fetchval("SELECT EXISTS (SELECT FROM alerts.deliveries WHERE status = 'Pending')")
-
-
-async def until(is_so: Callable[[], Any]) -> None:
-    async with asyncio.timeout(SECONDS):
-        while True:
-            found = is_so()
-            if await found if asyncio.iscoroutine(found) else found:
-                return
-            await asyncio.sleep(0.02)
 
 
 @asynccontextmanager
-async def housed(state_db: str, queue_db: str, data_db: str, folder: Path, receiver: Receiver) -> AsyncIterator[House]:
+async def delivery_system(
+    state_db: str, queue_db: str, data_db: str, folder: Path, receiver: Receiver
+) -> AsyncIterator[DeliverySystem]:
     identity, metrics = IdentitySettings(worker_token=SecretStr(SERVICE)), Metrics()
     async with system(state_db, queue_db, folder) as made, open_pool(data_db, name="test", max_size=8) as pool:
         dispatcher = DispatcherClient(made.inside)
@@ -208,7 +202,7 @@ async def housed(state_db: str, queue_db: str, data_db: str, folder: Path, recei
             over(delivery_api(pool, dispatcher, identity, metrics), {WORKER_TOKEN: SERVICE}) as delivery,
             over(public_api(dispatcher, made.identity, delivery=delivery)) as gateway,
         ):
-            yield House(made, gateway, pool, data_db, receiver, metrics)
+            yield DeliverySystem(made, gateway, pool, data_db, receiver, metrics)
 
 
 def now() -> int:

@@ -1,4 +1,4 @@
-"""The Gateway and the Dispatcher's internal door, as they are, wired to each other in one process."""
+"""The Gateway and the Dispatcher's internal API, connected to each other in this process."""
 
 from __future__ import annotations
 
@@ -54,9 +54,9 @@ class System:
     identity: IdentitySettings
     gateway: httpx.AsyncClient
     internal: httpx.AsyncClient
-    """The internal door to somebody who has shown nothing."""
+    """A client of the internal API without credentials."""
     inside: httpx.AsyncClient
-    """The same to the Gateway."""
+    """The same with the Gateway's credentials."""
 
     def token(self, subject: str) -> str:
         return mint_user_token(self.key, self.identity, subject)

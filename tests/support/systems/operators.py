@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
-from uuid import UUID, uuid4
+from uuid import UUID
 
 import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tests.support.dispatcher.control import deployed_and_active
-from tests.support.systems.walk import Walk, walking, working
-from tracelake.dispatcher.dags.deploy import Deployed
-from tracelake.dispatcher.events.trigger import trigger
+from tests.support.systems.walk import OnDispatcher, walking, working
 from tracelake.domain.dag.catalog import OperatorSpec, checked_by, every_input
 from tracelake.domain.dag.model import Storage
 from tracelake.domain.object_names import Folder
@@ -46,18 +42,10 @@ jobs:
 
 
 @dataclass(frozen=True)
-class Rig:
-    walk: Walk
+class OperatorSystem(OnDispatcher):
     spark: SparkSession
     resources: Resources
     folder: Path
-
-    async def deploy(self, text: str) -> Deployed:
-        return await deployed_and_active(self.walk.control, self.walk.org, text)
-
-    async def trigger(self, dag: str, job: str, **scope: Any) -> None:
-        """Trigger a manual source: `start` and `end`, `partition`, `cursor`, or nothing for the whole."""
-        await trigger(self.walk.control, self.walk.org.id, dag, job, request_id=uuid4(), **scope)
 
     def worker(self, name: str = "worker") -> Wrapper:
         return self.walk.worker(name, spark=self.spark, resources=self.resources)
@@ -70,29 +58,15 @@ class Rig:
 
     async def settled(self) -> dict[str, list[str]]:
         """Wait until no outbox entry is left and no task is queued or running."""
-        async with asyncio.timeout(SECONDS):
-            while await self._busy():  # noqa: ASYNC110 - several processes' work is waited for
-                await asyncio.sleep(0.02)
+        await self.until(
+            "SELECT NOT EXISTS (SELECT FROM outbox WHERE status <> 'Done')"
+            " AND NOT EXISTS (SELECT FROM tasks WHERE status IN ('Queued', 'Running'))"
+        )
         rows = await self.fetch(
             "SELECT j.name, array_agg(t.status::text ORDER BY t.id) AS states"
             " FROM tasks t JOIN jobs j ON j.id = t.job_id GROUP BY 1"
         )
         return {row["name"]: row["states"] for row in rows}
-
-    async def _busy(self) -> bool:
-        unfinished = (
-            "SELECT EXISTS (SELECT FROM outbox WHERE status <> 'Done')"
-            " OR EXISTS (SELECT FROM tasks WHERE status IN ('Queued', 'Running'))"
-        )
-        return bool(await self.walk.control.pool.fetchval(unfinished))
-
-    async def until(self, sql: str, *values: Any) -> None:
-        async with asyncio.timeout(SECONDS):
-            while not await self.walk.control.pool.fetchval(sql, *values):  # noqa: ASYNC110
-                await asyncio.sleep(0.02)
-
-    async def fetch(self, sql: str, *values: Any) -> list[Any]:
-        return list(await self.walk.control.pool.fetch(sql, *values))
 
     async def error(self, job: str) -> str:
         """Return the error of the last failed task of a job."""
@@ -137,14 +111,14 @@ class Rig:
 
 
 @asynccontextmanager
-async def rigged(
+async def operator_system(
     state_db: str, queue_db: str, tmp_path: Path, spark: SparkSession, objects: ObjectStore | None = None
-) -> AsyncIterator[Rig]:
+) -> AsyncIterator[OperatorSystem]:
     """Files on a disk, unless another store is given."""
     files = tmp_path / "files"
     files.mkdir()
     async with walking(state_db, queue_db, tmp_path, objects=objects) as walk:
-        yield Rig(walk, spark, Resources(folder=files), tmp_path)
+        yield OperatorSystem(walk, spark, Resources(folder=files), tmp_path)
 
 
 @contextmanager

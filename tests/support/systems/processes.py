@@ -1,4 +1,4 @@
-"""A small whole system for fault tests: real Postgres, Dispatchers and workers as processes, a caller that insists.
+"""A small whole system for fault tests: real Postgres, Dispatchers and workers as processes, a caller that retries.
 
 Time is Postgres's alone, so a test may let it pass: `elapse` ends every lease, hold, pause and visibility that runs.
 """
@@ -13,9 +13,8 @@ import select
 import signal
 import ssl
 import subprocess
-import sys
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
@@ -27,7 +26,9 @@ import httpx
 import msgspec
 
 from tests.support import ROOT
-from tests.support.faults.faulty_queue import Faults
+from tests.support.child_process import program
+from tests.support.faults.backends import Faults
+from tests.support.waiting import SECONDS, until
 from tracelake.adapters.objects_disk import DiskObjects
 from tracelake.lite.certificates import ensure_certificates
 from tracelake.lite.network_ports import free_ports
@@ -39,11 +40,11 @@ from tracelake.store.first_start import FIRST_ADMIN, ensure_first_rows
 from tracelake.wire.user_calls import USER
 
 WORKER_TOKEN = "a worker token of the fault tests"
-PATIENCE_SECONDS = 60.0
+STILL_SECONDS = 60.0
 
 
 class Child:
-    """A process that the nursery started."""
+    """A process that the fork_server started."""
 
     def __init__(self, pid: int, log: Path) -> None:
         self.pid = pid
@@ -61,22 +62,35 @@ class Child:
             with suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self._handle, number)
 
-    async def ended(self, seconds: float = PATIENCE_SECONDS) -> bool:
-        return await eventually(lambda: not self.alive(), seconds)
+    async def ended(self, seconds: float = SECONDS) -> bool:
+        """Whether it ends within so many seconds."""
+        return await self._becomes(lambda: not self.alive(), "it has ended", seconds)
 
-    async def stopped(self, seconds: float = PATIENCE_SECONDS) -> bool:
-        """By a SIGSTOP: the kernel says so."""
-        return await eventually(lambda: _state(self.pid) == "T", seconds)
+    async def stopped(self, seconds: float = SECONDS) -> bool:
+        """Whether a SIGSTOP stops it: the kernel reports it."""
+        return await self._becomes(lambda: _state(self.pid) == "T", "it is stopped", seconds)
+
+    async def until_said(self, *words: str) -> None:
+        """Until its log has one of these."""
+        try:
+            await until(lambda: any(word in self.said() for word in words), f"{words} are in its log")
+        except TimeoutError as late:
+            raise AssertionError(self.said()) from late
 
     async def kill(self, number: signal.Signals = signal.SIGKILL) -> None:
         self.send(number)
         assert await self.ended(), self.said()
 
+    async def _becomes(self, condition: Callable[[], bool], what: str, seconds: float) -> bool:
+        with suppress(TimeoutError):
+            return await until(condition, what, seconds=seconds, every=0.005)
+        return False
+
     def said(self) -> str:
         return self.log.read_text(errors="replace")
 
 
-class Nursery:
+class ForkServer:
     def __init__(self, program: subprocess.Popen[str]) -> None:
         self._program = program
 
@@ -90,25 +104,25 @@ class Nursery:
 
 
 @contextmanager
-def nursing() -> Iterator[Nursery]:
+def running_fork_server() -> Iterator[ForkServer]:
     """Its children die with it."""
     with subprocess.Popen(
-        [sys.executable, "-m", "tests.support.programs.fork_server"],
+        program("fork_server"),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
         cwd=ROOT,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
-    ) as program:
+    ) as server:
         try:
-            yield Nursery(program)
+            yield ForkServer(server)
         finally:
-            program.kill()
+            server.kill()
 
 
 @dataclass
 class System:
-    nursery: Nursery
+    fork_server: ForkServer
     folder: Path
     state_dsn: str
     queue_dsn: str
@@ -187,13 +201,13 @@ class System:
         return self._start("gateway", more, {"point": None, "nth": 1, "how": "kill"}, None)
 
     def delivery(
-        self, data_dsn: str, *, point: str | None = None, nth: int = 1, how: str = "kill", **told: Any
+        self, data_dsn: str, *, point: str | None = None, nth: int = 1, how: str = "kill", **settings: Any
     ) -> Child:
         more = {
             "data": {"delivery_dsn": data_dsn},
             "endpoints": {"dispatcher_internal": _url(self.listeners[0][1])},
             "identity": {"worker_token": WORKER_TOKEN},
-            "delivery": told,
+            "delivery": settings,
         }
         return self._start("delivery", more, {"point": point, "nth": nth, "how": how}, None)
 
@@ -212,7 +226,7 @@ class System:
         }
         log = self.folder / f"{len(self.started)}-{role}.log"
         said = {name: str(file) if file else None for name, file in {"hold": None, "clock": None, **files}.items()}
-        child = self.nursery.start(role, document, log, faults=asdict(faults) if faults else None, **said)
+        child = self.fork_server.start(role, document, log, faults=asdict(faults) if faults else None, **said)
         self.started.append(child)
         return self.started[-1]
 
@@ -222,9 +236,7 @@ class System:
     async def taken_over(self) -> None:
         """Until others have taken all whose time had run out when this was called."""
         moment = await self.pool.fetchval("SELECT now()")
-        async with asyncio.timeout(PATIENCE_SECONDS):
-            while await self.pool.fetchval(OVERDUE, moment):  # noqa: ASYNC110 - another process' work is waited for
-                await asyncio.sleep(0.02)
+        await until(lambda: self.pool.fetchval(f"SELECT 0 = ({OVERDUE})", moment), "nothing is overdue any more")
 
     async def drained(self) -> None:
         await drained(self.pool, self.queue_pool)
@@ -239,21 +251,23 @@ async def elapse(pool: asyncpg.Pool, queue_pool: asyncpg.Pool, *, leases: bool =
 
 
 async def drained(pool: asyncpg.Pool, queue_pool: asyncpg.Pool) -> None:
-    """Nothing is owed, queued, running or on its way to a worker. Time passes whenever nothing moves.
+    """Nothing is pending, queued, running or on its way to a worker. Time is advanced whenever nothing moves.
 
-    So many seconds without anything moving are too long; how long all of it takes says something of the machine.
+    So many seconds without anything moving are too long; how long all of it takes depends on the machine.
     """
     left: dict[str, Any] = {}
-    still, deadline = 0, time.monotonic() + PATIENCE_SECONDS
+    still, deadline = 0, time.monotonic() + STILL_SECONDS
     while time.monotonic() < deadline:
         now = await _left(pool, queue_pool)
         if not any(now.values()):
             return
         still = still + 1 if now == left else 0
         if now != left:
-            left, deadline = now, time.monotonic() + PATIENCE_SECONDS
+            left, deadline = now, time.monotonic() + STILL_SECONDS
         if still and still % 6 == 0:
-            await elapse(pool, queue_pool, leases=False)  # they are short, and who is slow must be able to keep his
+            await elapse(
+                pool, queue_pool, leases=False
+            )  # they are short, and a slow worker must be able to keep its own
         await asyncio.sleep(0.05)
     raise AssertionError(f"it does not drain: {left}")
 
@@ -295,14 +309,14 @@ SELECT (SELECT count(*) FROM (SELECT FROM tasks
 """
 
 LEFT = """
-SELECT (SELECT count(*) FROM outbox WHERE status IN ('Pending', 'Processing')) AS owed,
+SELECT (SELECT count(*) FROM outbox WHERE status IN ('Pending', 'Processing')) AS pending,
        (SELECT count(*) FROM tasks WHERE status IN ('Queued', 'Running')) AS open,
        (SELECT count(*) FROM tasks WHERE status = 'Failed' AND next_retry_at IS NOT NULL) AS to_retry
 """
 
 
 @asynccontextmanager
-async def a_system(nursery: Nursery, state_dsn: str, queue_dsn: str, folder: Path) -> AsyncIterator[System]:
+async def a_system(fork_server: ForkServer, state_dsn: str, queue_dsn: str, folder: Path) -> AsyncIterator[System]:
     await asyncio.to_thread(ensure_first_rows, state_dsn, WORKER_TOKEN)
     tls = ensure_certificates(folder / "tls", datetime.now(UTC))
     async with (
@@ -311,7 +325,7 @@ async def a_system(nursery: Nursery, state_dsn: str, queue_dsn: str, folder: Pat
     ):
         ports = free_ports(4)
         listeners = [(ports[0], ports[1]), (ports[2], ports[3])]
-        system = System(nursery, folder, state_dsn, queue_dsn, tls, pool, queue_pool, listeners)
+        system = System(fork_server, folder, state_dsn, queue_dsn, tls, pool, queue_pool, listeners)
         try:
             yield system
         finally:
@@ -322,7 +336,7 @@ async def a_system(nursery: Nursery, state_dsn: str, queue_dsn: str, folder: Pat
 
 
 class Caller:
-    """Calls until it is answered, whoever dies meanwhile: the same call again, if need be to the next Dispatcher."""
+    """Repeats a call until it is answered, whichever process dies: if need be, to the next Dispatcher."""
 
     def __init__(self, http: httpx.AsyncClient, listeners: list[tuple[int, int]]) -> None:
         self._http = http
@@ -330,29 +344,25 @@ class Caller:
 
     async def user(self, method: str, path: str, body: Any = None) -> tuple[int, Any]:
         headers = {"x-trace-worker-token": WORKER_TOKEN, USER: FIRST_ADMIN, "content-type": "application/json"}
-        return await self._insist(method, 1, f"/internal/v1{path}", body, headers)
+        return await self._retry(method, 1, f"/internal/v1{path}", body, headers)
 
     async def internal(self, path: str, body: Any) -> tuple[int, Any]:
-        return await self._insist("POST", 1, path, body, {"x-trace-worker-token": WORKER_TOKEN})
+        return await self._retry("POST", 1, path, body, {"x-trace-worker-token": WORKER_TOKEN})
 
     async def task(self, path: str, body: Any, capability: str) -> tuple[int, Any]:
-        return await self._insist("POST", 0, path, body, {"x-trace-task-capability": capability})
+        return await self._retry("POST", 0, path, body, {"x-trace-task-capability": capability})
 
     async def until_ready(self, replica: int) -> None:
-        """Until this Dispatcher has asked its databases something, and has answered."""
-        async with asyncio.timeout(PATIENCE_SECONDS):
-            while True:
-                with suppress(httpx.HTTPError):
-                    if (await self._http.get(_url(self._listeners[replica][1]) + "/readyz")).is_success:
-                        return
-                await asyncio.sleep(0.02)
+        """Until this Dispatcher has queried its databases, and has answered."""
+        url = _url(self._listeners[replica][1]) + "/readyz"
+        await until(lambda: is_ready(self._http, url), f"{url} answers", ignoring=(httpx.HTTPError,))
 
-    async def _insist(
+    async def _retry(
         self, method: str, listener: int, path: str, body: Any, headers: dict[str, str]
     ) -> tuple[int, Any]:
         content = b"" if body is None else msgspec.json.encode(body)
         tries = random.randrange(len(self._listeners))  # noqa: S311 - any of them will do
-        async with asyncio.timeout(PATIENCE_SECONDS):
+        async with asyncio.timeout(STILL_SECONDS):
             while True:
                 url = _url(self._listeners[tries % len(self._listeners)][listener]) + path
                 tries += 1
@@ -368,25 +378,19 @@ class Caller:
 
 
 @asynccontextmanager
-async def calling(system: System, *, replicas: int = 1, seconds: float = PATIENCE_SECONDS) -> AsyncIterator[Caller]:
-    """`seconds`: how long an answer is waited for. Less than patience only where one who was asked may freeze.
+async def calling(system: System, *, replicas: int = 1, seconds: float = STILL_SECONDS) -> AsyncIterator[Caller]:
+    """`seconds`: how long a response is waited for: shorter only where a Dispatcher may freeze.
 
-    Who dies hangs up. Who is only slow does late what was asked of him, maybe when the opposite was asked meanwhile:
-    `Traffic.late` must know of it.
+    A killed process closes its connections. A frozen one executes late what was requested, maybe after the opposite was
+    requested: `Traffic.late` must know of it.
     """
     context = ssl.create_default_context(cafile=system.tls.ca)
     async with AsyncClient(verify=context, timeout=seconds) as http:
         yield Caller(http, system.listeners[:replicas])
 
 
-async def eventually(true: Any, seconds: float) -> bool:
-    try:
-        async with asyncio.timeout(seconds):
-            while not true():  # noqa: ASYNC110 - it is another process that is watched
-                await asyncio.sleep(0.005)
-    except TimeoutError:
-        return False
-    return True
+async def is_ready(http: httpx.AsyncClient, url: str = "/readyz") -> bool:
+    return (await http.get(url)).is_success
 
 
 def _state(pid: int) -> str:

@@ -21,7 +21,7 @@ from pydantic import SecretStr
 
 from tests.support.dispatcher.control import Org, an_org, deployed_and_active
 from tests.support.operators import registered
-from tests.support.systems.operators import Numbers, Rig, operator, rigged
+from tests.support.systems.operators import Numbers, OperatorSystem, operator, operator_system
 from tests.support.systems.walk import TOKEN, working
 from tracelake.dispatcher.events.trigger import trigger
 from tracelake.domain.dag.catalog import OperatorSpec, checked_by, every_input
@@ -88,7 +88,7 @@ class SharedSpark(QuerySpark):
 
 @dataclass(frozen=True)
 class QuerySystem:
-    rig: Rig
+    operators: OperatorSystem
     settings: Settings
     key: ec.EllipticCurvePrivateKey
     gateway: httpx.AsyncClient
@@ -128,29 +128,29 @@ class QuerySystem:
 
     async def claimed(self, job: str = "think", org: Org | None = None) -> Claimed:
         """Claim the first unclaimed task of this job."""
-        await self.rig.walk.until_nothing_is_owed()
+        await self.operators.walk.until_outbox_is_empty()
         task = await self.pool.fetchval(
             "SELECT t.id FROM tasks t JOIN jobs j ON j.id = t.job_id"
             " WHERE j.name = $1 AND t.org_id = $2 AND t.status = 'Queued' ORDER BY t.id LIMIT 1",
             job,
-            (org or self.rig.walk.org).id,
+            (org or self.operators.walk.org).id,
         )
-        answer = (await self.rig.walk.dispatcher.claim_batch([task], "hands"))[0]
+        answer = (await self.operators.walk.dispatcher.claim_batch([task], "hands"))[0]
         assert isinstance(answer, Claimed), answer
         return answer
 
     async def make(self, job: str = "make", start: int = 0, end: int = ROWS - 1, *, org: Org | None = None) -> None:
         """Make rows of blocks `start` to `end`, committed."""
-        whose = org or self.rig.walk.org
-        async with working(replace(self.rig.worker(), concurrency=2)):
+        whose = org or self.operators.walk.org
+        async with working(replace(self.operators.worker(), concurrency=2)):
             await trigger(
-                self.rig.walk.control, whose.id, "shop", f"ask_{job}", start=start, end=end, request_id=uuid4()
+                self.operators.walk.control, whose.id, "shop", f"ask_{job}", start=start, end=end, request_id=uuid4()
             )
-            await self.rig.until(
+            await self.operators.until(
                 "SELECT NOT EXISTS (SELECT FROM outbox WHERE status <> 'Done') AND NOT EXISTS (SELECT FROM tasks t"
                 " JOIN jobs j ON j.id = t.job_id WHERE t.status IN ('Queued', 'Running') AND j.operator = 'numbers')"
             )
-        failed = await self.rig.fetch(
+        failed = await self.operators.fetch(
             "SELECT t.error_message FROM tasks t JOIN jobs j ON j.id = t.job_id"
             " WHERE t.status = 'Failed' AND j.operator = 'numbers'"
         )
@@ -161,27 +161,27 @@ class QuerySystem:
         return [dict(row) for row in rows]
 
     async def audited(self, query_id: str) -> dict[str, Any]:
-        await self.rig.until("SELECT EXISTS (SELECT FROM query_audit WHERE id = $1)", UUID(query_id))
+        await self.operators.until("SELECT EXISTS (SELECT FROM query_audit WHERE id = $1)", UUID(query_id))
         return next(row for row in await self.audit() if str(row["id"]) == query_id)
 
     @property
     def pool(self) -> Any:
-        return self.rig.walk.control.pool
+        return self.operators.walk.control.pool
 
 
 @asynccontextmanager
 async def started_system(
     dsns: dict[str, str], folder: Path, spark: SparkSession, **query: Any
 ) -> AsyncIterator[QuerySystem]:
-    async with rigged(dsns["state"], dsns["queue"], folder, spark) as rig:
+    async with operator_system(dsns["state"], dsns["queue"], folder, spark) as operators:
         key = ec.generate_private_key(ec.SECP256R1())
-        settings = _settings(rig, dsns["data"], folder, key, query)
-        context = ssl.create_default_context(cafile=rig.walk.ca)
+        settings = _settings(operators, dsns["data"], folder, key, query)
+        context = ssl.create_default_context(cafile=operators.walk.ca)
         given = SharedSpark(spark)
         async with (
             open_pool(dsns["data"], name="query", max_size=2) as pool,
             serving(
-                settings, pool, rig.walk.dispatcher, given, rig.walk.control.objects, metrics=Metrics()
+                settings, pool, operators.walk.dispatcher, given, operators.walk.control.objects, metrics=Metrics()
             ) as listeners,
             AsyncClient(
                 base_url=listeners["query_internal"],
@@ -190,18 +190,18 @@ async def started_system(
                 timeout=120,
             ) as inside,
             AsyncClient(base_url=listeners["query_task"], verify=context, timeout=120) as task_api,
-            _gateway(settings, rig.walk.dispatcher, inside) as url,
+            _gateway(settings, operators.walk.dispatcher, inside) as url,
             AsyncClient(base_url=url, verify=context, timeout=120) as gateway,
         ):
-            rival = await an_org(rig.walk.control.pool, "rival")
-            await _people(rig.walk.control.pool, rig.walk.org)
-            yield QuerySystem(rig, settings, key, gateway, task_api, inside, given, rival, context)
+            rival = await an_org(operators.walk.control.pool, "rival")
+            await _people(operators.walk.control.pool, operators.walk.org)
+            yield QuerySystem(operators, settings, key, gateway, task_api, inside, given, rival, context)
 
 
 @asynccontextmanager
 async def with_rows(system: QuerySystem) -> AsyncIterator[QuerySystem]:
     """With rows: acme's `orders` has 20 of value 10 n, rival's 5 of value -n; one shared by role, one not published."""
-    value = {system.rig.walk.org.id: lambda n: n * 10, system.rival.id: lambda n: -n}
+    value = {system.operators.walk.org.id: lambda n: n * 10, system.rival.id: lambda n: -n}
 
     def numbers(ctx: Any) -> None:
         Numbers(value[ctx.org_id])(ctx)
@@ -211,9 +211,11 @@ async def with_rows(system: QuerySystem) -> AsyncIterator[QuerySystem]:
     await system.pool.execute("INSERT INTO org_roles (org_id, slug, name) VALUES ($1, 'finance', 'f')", system.rival.id)
     with operator("numbers", numbers), registered(hands=hands):
         await deployed_and_active(
-            system.rig.walk.control, system.rig.walk.org, DAG.format(orders="orders", secret="pay")
+            system.operators.walk.control, system.operators.walk.org, DAG.format(orders="orders", secret="pay")
         )
-        await deployed_and_active(system.rig.walk.control, system.rival, DAG.format(orders="orders", secret="theirs"))
+        await deployed_and_active(
+            system.operators.walk.control, system.rival, DAG.format(orders="orders", secret="theirs")
+        )
         for job in ("hide", "keep"):
             await system.make(job)
         await system.make("make", 0, 4, org=system.rival)
@@ -221,10 +223,14 @@ async def with_rows(system: QuerySystem) -> AsyncIterator[QuerySystem]:
         yield system
 
 
-def _settings(rig: Rig, data: str, folder: Path, key: ec.EllipticCurvePrivateKey, query: dict[str, Any]) -> Settings:
+def _settings(
+    operators: OperatorSystem, data: str, folder: Path, key: ec.EllipticCurvePrivateKey, query: dict[str, Any]
+) -> Settings:
     identity = IdentitySettings(user_public_key=public_pem(key), worker_token=SecretStr(TOKEN))
     base = load_settings({}, home=folder / "query-home")
-    tls = TlsSettings(ca=rig.walk.ca, cert=rig.walk.ca.parent / "server.pem", key=rig.walk.ca.parent / "server.pem")
+    tls = TlsSettings(
+        ca=operators.walk.ca, cert=operators.walk.ca.parent / "server.pem", key=operators.walk.ca.parent / "server.pem"
+    )
     return base.model_copy(
         update={
             "tls": tls,

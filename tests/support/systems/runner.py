@@ -1,11 +1,10 @@
 """Untrusted code as it runs: a Dispatcher with its listeners, a runner with its own, sandboxes; bundles of a test.
 
-A task is claimed as the Dispatcher would, and its bundle handed to the runner's door with the claim's token and fence.
+A task is claimed as the Dispatcher would, and its bundle posted to the runner with the claim's token and fence.
 """
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import ssl
 import textwrap
@@ -22,9 +21,8 @@ from aiohttp import web
 from pydantic import SecretStr
 
 from tests.support.dispatcher.control import Org, deployed_and_active
-from tests.support.systems.walk import TOKEN, Walk, walking
-from tests.support.udf.zips import zipped
-from tracelake.dispatcher.events.trigger import trigger
+from tests.support.systems.walk import TOKEN, OnDispatcher, Walk, walking
+from tests.support.udf.bundles import zipped
 from tracelake.runtime.http_client import AsyncClient
 from tracelake.runtime.listeners import open_listeners
 from tracelake.settings import EndpointSettings, IdentitySettings, Settings, TlsSettings, load_settings
@@ -83,7 +81,7 @@ def complete(event, **more):
 
 @dataclass
 class BundleServer:
-    """Where bundles lie, by a plain URL."""
+    """Serves bundles at a plain URL."""
 
     url: str = ""
     archives: dict[str, bytes] = field(default_factory=dict)
@@ -109,13 +107,12 @@ class Answer:
 
 
 @dataclass(frozen=True)
-class RunnerSystem:
-    walk: Walk
+class RunnerSystem(OnDispatcher):
     bundles: BundleServer
     functions: Functions
     settings: Settings
     http: httpx.AsyncClient
-    """At the runner's door."""
+    """A client of the runner's listener."""
 
     def python(self, code: str, handler: str = "main.handler") -> UdfRef:
         """A bundle with this `main.py`; `ask`, `task` and `complete` are in `helpers`."""
@@ -130,24 +127,13 @@ class RunnerSystem:
         return self.bundles.put(archive, "bootstrap", "main.handler")
 
     async def claimed(self, org: Org | None = None) -> Claimed:
-        whose = org or self.walk.org
-        await trigger(self.walk.control, whose.id, "code", "ask", cursor=uuid4().int >> 70, request_id=uuid4())
-        find = (
-            "SELECT t.id FROM tasks t JOIN jobs j ON j.id = t.job_id"
-            " WHERE t.status = 'Queued' AND t.woken_at IS NOT NULL AND j.name = 'think' AND t.org_id = $1 LIMIT 1"
-        )
-        async with asyncio.timeout(SECONDS):
-            while True:
-                task = await self.walk.control.pool.fetchval(find, whose.id)
-                answer = (await self.walk.dispatcher.claim_batch([task], "the dispatcher"))[0] if task else None
-                if isinstance(answer, Claimed):
-                    return answer
-                await asyncio.sleep(0.01)
+        await self.trigger("code", "ask", org=org, cursor=uuid4().int >> 70)
+        return await self.claim_task("think", org)
 
     async def run(
         self, udf: UdfRef, claimed: Claimed | None = None, *, token: str = INVOKE_TOKEN, **more: Any
     ) -> Answer:
-        """One invocation through the door. `more` takes the place of what the claim says."""
+        """One invocation over HTTP. `more` replaces fields of the claim."""
         body = msgspec.json.encode(invocation(claimed or await self.claimed(), udf, **more))
         answer = await self.http.post(PATH, content=body, headers={"authorization": f"Bearer {token}"})
         return Answer(answer.status_code, answer.json(), "x-amz-function-error" in answer.headers)

@@ -17,8 +17,8 @@ import msgspec
 import psycopg
 from psycopg.rows import dict_row
 
-from tests.support.dispatcher.control import Org, deployed_and_active
-from tests.support.systems.walk import Walk, walking
+from tests.support.dispatcher.control import Org
+from tests.support.systems.walk import OnDispatcher, walking
 from tracelake.data.buffered.stage_batches import BatchLimits
 from tracelake.dispatcher.dags.deploy import Deployed
 from tracelake.dispatcher.events.trigger import trigger
@@ -76,7 +76,7 @@ def lines(rows: Sequence[Mapping[str, Any]]) -> bytes:
 class Producer:
     """One attempt of a task that writes into `alert_events`."""
 
-    rig: Rig
+    system: SinkSystem
     claimed: Claimed
 
     @property
@@ -90,11 +90,11 @@ class Producer:
 
     def put(self, body: bytes, name: str = "batch.jsonl") -> ObjectName:
         where = self.folder.object(name)
-        self.rig.walk.control.objects.put(where, body)
+        self.system.walk.control.objects.put(where, body)
         return where
 
     async def publish(self, body: bytes | Sequence[Mapping[str, Any]], name: str | None = None, **more: Any) -> UUID:
-        """Lay a batch down and hand it over."""
+        """Write a batch and publish it."""
         put = self.put(body if isinstance(body, bytes) else lines(body), name or f"{uuid4().hex}.jsonl")
         return await self.hand_over(str(put), **more)
 
@@ -105,7 +105,7 @@ class Producer:
             "lease_token": self.claimed.lease_token,
         }
         asked = BufferPublishRequest(**fence, batch_uri=uri, **{"dataset_uuid": self.dataset, **more})
-        return (await self.rig.walk.tasks.publish_buffer(self.claimed.capability_token, asked)).publish_id
+        return (await self.system.walk.tasks.publish_buffer(self.claimed.capability_token, asked)).publish_id
 
     async def complete(self, status: Any = "Completed", **more: Any) -> None:
         fence: dict[str, Any] = {
@@ -113,37 +113,33 @@ class Producer:
             "attempt": self.claimed.attempt,
             "lease_token": self.claimed.lease_token,
         }
-        await self.rig.walk.tasks.complete(
+        await self.system.walk.tasks.complete(
             self.claimed.capability_token, CompleteRequest(**fence, status=status, **more)
         )
 
 
 @dataclass(frozen=True)
-class Rig:
-    walk: Walk
+class SinkSystem(OnDispatcher):
     spark: SparkSession
     data_dsn: str
     folder: Path
 
     async def deploy(self, text: str = ALERTS, org: Org | None = None) -> Deployed:
-        return await deployed_and_active(self.walk.control, org or self.walk.org, text)
+        return await super().deploy(text, org)
 
     async def producer(self, org: Org | None = None) -> Producer:
         """A claimed task of `detect`."""
-        await trigger(
-            self.walk.control, (org or self.walk.org).id, "watch", "ask", cursor=uuid4().int >> 70, request_id=uuid4()
-        )
-        return Producer(self, await self._claimed((org or self.walk.org).id))
+        await self.trigger("watch", "ask", org=org, cursor=uuid4().int >> 70)
+        return Producer(self, await self.claim_task("detect", org))
 
     async def producers(self, count: int, jobs: Sequence[str]) -> list[Producer]:
         """So many claimed tasks of each of these jobs, each with its own token and folder."""
-        control, org = self.walk.control, self.walk.org.id
         for cursor in range(count):
-            await trigger(control, org, "watch", "ask", cursor=cursor, request_id=uuid4())
+            await self.trigger("watch", "ask", cursor=cursor)
         return await self.claim_all(count * len(jobs), jobs)
 
     async def claim_all(self, count: int, jobs: Sequence[str]) -> list[Producer]:
-        """When so many tasks of these jobs wait, all of them."""
+        """Claim the tasks of these jobs once there are so many."""
         waiting = (
             "SELECT t.id FROM tasks t JOIN jobs j ON j.id = t.job_id"
             " WHERE t.status = 'Queued' AND t.woken_at IS NOT NULL AND j.name = ANY ($1) ORDER BY t.id"
@@ -154,20 +150,7 @@ class Rig:
         return [Producer(self, answer) for answer in answers if isinstance(answer, Claimed)]
 
     async def claim(self) -> Producer:
-        return Producer(self, await self._claimed(self.walk.org.id))
-
-    async def _claimed(self, org: UUID) -> Claimed:
-        find = (
-            "SELECT t.id FROM tasks t JOIN jobs j ON j.id = t.job_id WHERE t.status = 'Queued'"
-            " AND t.woken_at IS NOT NULL AND j.name = 'detect' AND t.org_id = $1 LIMIT 1"
-        )
-        async with asyncio.timeout(SECONDS):
-            while True:
-                task = await self.walk.control.pool.fetchval(find, org)
-                answer = (await self.walk.dispatcher.claim_batch([task], "a producer"))[0] if task else None
-                if isinstance(answer, Claimed):
-                    return answer
-                await asyncio.sleep(0.01)
+        return Producer(self, await self.claim_task("detect"))
 
     def writer(self, limits: BatchLimits = LIMITS) -> Writer:
         return Writer(lambda: self.spark, self.walk.control.objects, self.data_dsn, limits)
@@ -185,22 +168,14 @@ class Rig:
             await task
             writer.close()
 
-    async def until(self, sql: str, *values: Any) -> None:
-        async with asyncio.timeout(SECONDS):
-            while not await self.walk.control.pool.fetchval(sql, *values):  # noqa: ASYNC110 - others' work
-                await asyncio.sleep(0.02)
-
     async def settled(self) -> dict[str, int]:
-        """When no batch is on its way and nothing is owed; how many of each status there are."""
+        """Wait until no batch and no outbox entry is pending; return the number of batches by status."""
         await self.until(
             "SELECT NOT EXISTS (SELECT FROM buffer_publishes WHERE status = 'Accepted')"
             " AND NOT EXISTS (SELECT FROM outbox WHERE status IN ('Pending', 'Processing'))"
         )
         rows = await self.fetch("SELECT status::text, count(*) AS n FROM buffer_publishes GROUP BY 1")
         return {row["status"]: row["n"] for row in rows}
-
-    async def fetch(self, sql: str, *values: Any) -> list[Any]:
-        return list(await self.walk.control.pool.fetch(sql, *values))
 
     async def death(self, publish: UUID) -> tuple[int | None, str]:
         """Line and reason of a dead batch."""
@@ -222,10 +197,12 @@ class Rig:
 
 
 @asynccontextmanager
-async def rigged(state_db: str, queue_db: str, data_db: str, tmp_path: Path, spark: SparkSession) -> AsyncIterator[Rig]:
+async def sink_system(
+    state_db: str, queue_db: str, data_db: str, tmp_path: Path, spark: SparkSession
+) -> AsyncIterator[SinkSystem]:
     async with walking(state_db, queue_db, tmp_path) as walk:
-        yield Rig(walk, spark, data_db, tmp_path)
+        yield SinkSystem(walk, spark, data_db, tmp_path)
 
 
-async def trigger_range(rig: Rig, job: str, start: int, end: int) -> None:
-    await trigger(rig.walk.control, rig.walk.org.id, "watch", job, start=start, end=end, request_id=uuid4())
+async def trigger_range(system: SinkSystem, job: str, start: int, end: int) -> None:
+    await trigger(system.walk.control, system.walk.org.id, "watch", job, start=start, end=end, request_id=uuid4())

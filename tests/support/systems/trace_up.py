@@ -1,201 +1,157 @@
-"""A whole Trace for a storm: `trace up`, a dev chain that it follows, a webhook that it calls, a small disk for files,
-and a state database behind a proxy that cuts connections.
+"""`trace up` as a person runs it, driven by the command line, the files of its home and its listeners.
+
+Nothing of the product is imported, so that the same code drives an installation of any version.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
+import ssl
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
-from importlib.resources import files
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final
-from uuid import uuid4
+from typing import IO, Any, Final, Self
 
 import httpx
-import psycopg
 
-from tests.support.chain.devchain import Devchain
-from tests.support.chain.devchain import running as running_chain
-from tests.support.faults.postgres_proxy import Proxy, cutting
-from tests.support.loop_thread import LoopThread
-from tests.support.postgres import RunningServer
-from tracelake.errors import SetupError
-from tracelake.lite.end_orphans import members_of
-from tracelake.lite.home import Home
-from tracelake.runtime.tls import client_context
-from tracelake_demo.check_rows import Story
-from tracelake_demo.receiver import Hook, listening
-from tracelake_demo.system import SHORT_RUN, Running
+from tests.support.waiting import wait_until
 
-STORY: Final = Story(past=200, piece=50, size=20)
-FINALITY: Final = 16
-CHAIN_ID: Final = 1337
-DISK_MEGABYTES: Final = 96
-FUNCTION: Final = "large_transfers"
-LEASE: Final = "heartbeat_timeout_seconds: 15s"
-"""Whoever was killed is given up after so long; usual are two minutes."""
-SMALLER: Final = {
-    "chunk: 2000": f"chunk: {STORY.piece}",
-    "2000": str(STORY.past),
-    "size: 50": f"size: {STORY.size}",
-    "grace_seconds: 5": "grace_seconds: 1",
-    "retry: {backoff: 2s, max_backoff: 1m}": f"retry: {{backoff: 1s, max_backoff: 5s}}\n  {LEASE}",
-}
-"""The quickstart as it is, for a chain of some hundred blocks and an end that comes soon."""
-CLIENTS: Final = f"""
-name: clients
-defaults:
-  runtime: ecs_platform
-  retry: {{backoff: 1s, max_backoff: 5s}}
-  {LEASE}
-jobs:
-  - {{name: call, operator: noop, runtime: dispatcher, source: {{kind: manual}}}}
-  - {{name: answer, operator: noop, inputs: [{{from: {{job: call}}}}]}}
-publish:
-  calls: {{job: call}}
-"""
-SETTINGS: Final = SHORT_RUN | {
-    "TRACE_RPC_POOLS__DEV__CHAIN_ID": str(CHAIN_ID),
-    "TRACE_DELIVERY__ALLOW": "127.0.0.0/8",
-    "TRACE_UP__BACKOFF_MAX_SECONDS": "2",  # processes are killed on purpose: they need not be held back
-    "TRACE_UP__WATCHDOG_SECONDS": "30",
-}
+LIGHT: Final = "worker,sink,query,scheduler,delivery,runner"
+"""What a system can do `--without` if it needs only a Dispatcher and a Gateway: it starts in seconds."""
+STOP_SECONDS: Final = 200
 
 
-@dataclass(frozen=True)
-class WholeSystem:
-    running: Running
-    devchain: Devchain
-    hook: Hook
-    state_dsn: str
-    """Of the state database, past the proxy."""
-    proxy: Proxy
-    loop: LoopThread
-    """In which the proxy runs."""
-    disk: Path | None
-    """Where the files of datasets lie, if it is a small disk of their own."""
+class TraceUp:
+    """One home. No setting of whoever runs the tests holds for it."""
 
-    def family(self, name: str) -> list[int]:
-        """A process of `trace up` and whatever it started."""
-        pid = self.running.process(name)["pid"]
-        return members_of({int(pid)}) if pid else []
-
-    def all_ready(self) -> bool:
-        return all(process["state"] == "ready" for process in self.running.processes())
-
-    def state(self, statement: str) -> list[tuple[Any, ...]]:
-        with psycopg.connect(self.state_dsn) as connection:
-            return connection.execute(statement.encode()).fetchall()
-
-
-@contextmanager
-def whole_system(folder: Path, postgres: RunningServer) -> Iterator[WholeSystem]:
-    """With its DAGs deployed; everything that it started has ended when the block is left."""
-    home, name = Home(folder / "home"), f"storm_{uuid4().hex[:8]}"
-    with ExitStack() as until_the_end:
-        until_the_end.callback(postgres.drop_database, name)
-        dsn = postgres.create_database(name)
-        disk = until_the_end.enter_context(small_disk(home.objects))
-        loop, proxy, cut_dsn = until_the_end.enter_context(_proxied(dsn, folder))
-        devchain = until_the_end.enter_context(
-            running_chain(chain_id=CHAIN_ID, blocks=STORY.past + 40, finality=FINALITY)
+    def __init__(
+        self,
+        home: Path,
+        *options: str,
+        env: Mapping[str, str] | None = None,
+        package: str = "tracelake",
+        ready_file: Path | None = None,
+    ) -> None:
+        self.home = home
+        self.log = home.parent / "up.log"
+        self.ready_file = ready_file or home / "run" / "all_ready.json"
+        self.env = {name: value for name, value in os.environ.items() if not name.startswith("TRACE_")} | dict(
+            env or {}
         )
-        hook = until_the_end.enter_context(listening())
-        env = SETTINGS | {"TRACE_RPC_POOLS__DEV__ENDPOINTS": f"dev={devchain.node('a')}", "TRACE_STATE__DSN": cut_dsn}
-        running = until_the_end.enter_context(_up(home, env))
-        system = WholeSystem(running, devchain, hook, dsn, proxy, loop, disk)
-        _deploy(system, folder)
-        yield system
+        self.argv = [sys.executable, "-m", package]
+        self.options = [*options, *(["--ready-file", str(ready_file)] if ready_file else [])]
+        self.process: subprocess.Popen[bytes] | None = None
 
-
-@contextmanager
-def small_disk(place: Path) -> Iterator[Path | None]:
-    """A file system of its own at this place; None where this user may not make one."""
-    place.mkdir(parents=True)
-    options = f"size={DISK_MEGABYTES}m,mode=0700"
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", options, "none", place], capture_output=True, check=False)
-    try:
-        yield None if mounted.returncode else place
-    finally:
-        if not mounted.returncode:
-            subprocess.run(["umount", "-l", place], check=True)
-
-
-def becomes(is_so: Callable[[], bool], seconds: float = 240) -> bool:
-    """Waits until it is so; False if it never was. `is_so` may raise what a process that is away causes."""
-    deadline = time.monotonic() + seconds
-    while not (held := _holds(is_so)) and time.monotonic() < deadline:
-        time.sleep(0.2)
-    return held
-
-
-def _holds(is_so: Callable[[], bool]) -> bool:
-    try:
-        return is_so()
-    except httpx.HTTPError:
-        return False
-    except SetupError as refused:  # a query that met a process on its way up: whether it may be asked again is said
-        if '"retryable":true' not in refused.message.replace(" ", ""):
+    def start(self, output: int | None = None) -> dict[str, Any]:
+        """Returns when everything is ready. Its lines go to `log`, or to this file descriptor."""
+        self.launch(output)
+        try:
+            wait_until(lambda: self.ready_file.exists() or not self.is_running(), "trace up is ready")
+            assert self.ready_file.exists(), self.output()
+        except (TimeoutError, AssertionError):
+            self.stop()  # what did not come up does not stay either
             raise
-        return False
+        return self.ready()
+
+    def launch(self, output: int | None = None) -> None:
+        argv = [*self.argv, "up", "--home", str(self.home), "--port-base", "0", *self.options]
+        with self.log.open("ab") as log:
+            to: int | IO[bytes] = log if output is None else output
+            self.process = subprocess.Popen(argv, env=self.env, stdout=to, stderr=subprocess.STDOUT)
+
+    @contextmanager
+    def running(self) -> Iterator[Self]:
+        """Started, and stopped when the block is left."""
+        self.start()
+        try:
+            yield self
+        finally:
+            self.stop()
+
+    def is_running(self) -> bool:
+        return self.process is not None and self.process.poll() is None
+
+    def stop(self, how: signal.Signals = signal.SIGTERM) -> int:
+        assert self.process is not None
+        if self.is_running():
+            self.process.send_signal(how)
+        return self.process.wait(STOP_SECONDS)
+
+    def output(self) -> str:
+        """What it has written."""
+        return self.log.read_text(errors="replace")
+
+    def ready(self) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(self.ready_file.read_text())
+        return found
+
+    def processes(self) -> dict[str, dict[str, Any]]:
+        status = json.loads((self.home / "run" / "status.json").read_text())
+        return {process["name"]: process for process in status["processes"]}
+
+    def pids(self) -> set[int]:
+        return {int(process["pid"]) for process in self.processes().values() if process["pid"]}
+
+    def get(self, listener: str, path: str, **headers: str) -> httpx.Response:
+        ready = self.ready()
+        context = ssl.create_default_context(cafile=ready["ca_file"])
+        return httpx.get(ready["endpoints"][listener] + path, headers=headers, verify=context, timeout=20)
+
+    def me(self) -> dict[str, Any]:
+        answer = self.get("gateway", "/v1/me", Authorization=f"Bearer {self.ready()['user_token']}")
+        assert answer.status_code == 200, answer.text
+        found: dict[str, Any] = answer.json()
+        return found
+
+    def client(self) -> httpx.Client:
+        """The first user's, of the public API."""
+        ready = self.ready()
+        context = ssl.create_default_context(cafile=ready["ca_file"])
+        headers = {"authorization": f"Bearer {ready['user_token']}"}
+        return httpx.Client(base_url=ready["endpoints"]["gateway"], headers=headers, verify=context, timeout=200)
+
+    def trace(self, *command: str) -> subprocess.CompletedProcess[str]:
+        """A command of the command line on this home."""
+        argv = [*self.argv, *command, "--home", str(self.home)]
+        return subprocess.run(argv, env=self.env, capture_output=True, text=True, check=False, timeout=120)
 
 
-@contextmanager
-def _proxied(dsn: str, folder: Path) -> Iterator[tuple[LoopThread, Proxy, str]]:
-    loop, opened = LoopThread(), cutting(dsn, folder)
-    try:
-        proxy, cut_dsn = loop.do(opened.__aenter__())
-        yield loop, proxy, cut_dsn
-        loop.do(opened.__aexit__(None, None, None))
-    finally:
-        loop.close()
+def trace_without_java(folder: Path, *options: str, env: Mapping[str, str] | None = None) -> TraceUp:
+    """In a home whose name has a space, on a machine without Java, so that the one from PyPI is found.
+
+    The watchdog is short enough for a test to see it, and long enough for a busy machine.
+    """
+    more = {"TRACE_UP__WATCHDOG_SECONDS": "15", **without_java(folder), **(env or {})}
+    made = TraceUp(folder / "my home", *options, env=more, ready_file=folder / "ready.json")
+    made.env.pop("JAVA_HOME", None)
+    return made
 
 
-@contextmanager
-def _up(home: Home, env: dict[str, str]) -> Iterator[Running]:
-    """Its lines go to a file: nobody reads them while the storm lasts."""
-    said = home.root.parent / "up.log"
-    argv = [sys.executable, "-m", "tracelake", "up", "--home", str(home.root), "--port-base", "0"]
-    inherited = {name: value for name, value in os.environ.items() if not name.startswith("TRACE_")}
-    with said.open("wb") as log:
-        process = subprocess.Popen(argv, stdout=log, stderr=subprocess.STDOUT, env=inherited | env)
-    try:
-        becomes(lambda: home.all_ready.exists() or process.poll() is not None)
-        assert home.all_ready.exists(), said.read_text()
-        yield from _reached(home)
-    finally:
-        process.send_signal(signal.SIGINT)
-        process.wait(120)
+def without_java(folder: Path) -> dict[str, str]:
+    """A PATH with everything of this machine but Java."""
+    tools = folder / "bin"
+    tools.mkdir(exist_ok=True)
+    for place in ("/usr/bin", "/bin"):
+        for program in Path(place).iterdir():
+            link = tools / program.name
+            if program.name != "java" and not link.exists() and not link.is_symlink():
+                link.symlink_to(program)
+    return {"PATH": str(tools)}
 
 
-def _reached(home: Home) -> Iterator[Running]:
-    ready = json.loads(home.all_ready.read_text())
-    verify = client_context(Path(ready["ca_file"]))
-    with httpx.Client(base_url=ready["endpoints"]["gateway"], verify=verify, timeout=20) as http:
-        yield Running(home, ready, http)
+def new_folder() -> Iterator[Path]:
+    """Not below pytest's: the paths of Postgres's sockets must be short."""
+    folder = Path(tempfile.mkdtemp(prefix="trace-up-"))
+    yield folder
+    shutil.rmtree(folder, ignore_errors=True)
 
 
-def _deploy(system: WholeSystem, folder: Path) -> None:
-    trace = system.running.trace
-    system.hook.secret = trace("alert", "channel", "create", "ops", "--url", system.hook.url)["secret"]
-    trace("alert", "create", FUNCTION, "--channel", "ops")
-    shipped = files("tracelake_demo")
-    (folder / FUNCTION).symlink_to(str(shipped / FUNCTION))
-    for name in ("evm_quickstart", "alerts"):
-        (folder / f"{name}.yaml").write_text(_smaller(shipped.joinpath(f"{name}.yaml").read_text()))
-    (folder / "clients.yaml").write_text(CLIENTS)
-    for name in ("evm_quickstart", "alerts", "clients"):
-        trace("dag", "deploy", str(folder / f"{name}.yaml"), "--activate")
-
-
-def _smaller(yaml: str) -> str:
-    for long, short in SMALLER.items():
-        yaml = yaml.replace(long, short)
-    return yaml
+def is_restarted(process: Mapping[str, Any], before: int) -> bool:
+    """Whether it is ready again, with another process id than before."""
+    return bool(process["state"] == "ready" and process["pid"] != before)

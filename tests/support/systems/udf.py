@@ -1,4 +1,4 @@
-"""Code of users from the push of a bundle to rows in Postgres: Dispatcher, runner and sink as they are, one DAG a test.
+"""User code from the push of a bundle to rows in Postgres: Dispatcher, runner and sink as they are, one DAG a test.
 
 A DAG has one job that runs the bundle, on either runtime, and writes to a buffered dataset of its own.
 """
@@ -21,14 +21,14 @@ from pydantic import SecretStr
 
 from tests.support import ROOT
 from tests.support.dispatcher.control import deployed_and_active
-from tests.support.systems.runner import HELPERS, INVOKE_TOKEN, SECONDS, settings_for
-from tests.support.systems.sink import Rig as SinkSystem
-from tests.support.systems.walk import Walk, walking
-from tests.support.udf.zips import zipped
+from tests.support.systems.runner import HELPERS, INVOKE_TOKEN, settings_for
+from tests.support.systems.sink import SinkSystem
+from tests.support.systems.walk import OnDispatcher, walking
+from tests.support.udf.bundles import zipped
+from tests.support.waiting import until
 from tracelake.adapters.credentials_mounts import Mounts
 from tracelake.adapters.invoker_http import HttpInvoker
 from tracelake.dispatcher.bundles.push import announce_bundle, finalize_bundle, upload_bundle
-from tracelake.dispatcher.events.trigger import trigger
 from tracelake.lite.certificates import ensure_certificates
 from tracelake.lite.network_ports import free_ports
 from tracelake.runtime.listeners import open_listeners
@@ -73,8 +73,7 @@ SDK = ROOT / "trace_udf"
 
 
 @dataclass(frozen=True)
-class UdfSystem:
-    walk: Walk
+class UdfSystem(OnDispatcher):
     sink: SinkSystem
     settings: Settings
     """Of a runner beside this Dispatcher."""
@@ -90,8 +89,8 @@ class UdfSystem:
         control, org = self.walk.control, self.walk.org
         user = await find_user(control.pool, "test|acme")
         assert user is not None
-        told = BundleRequest(name=name, kind="python", sha256=sha256, size_bytes=len(archive))
-        made = await announce_bundle(control, user, told)
+        request = BundleRequest(name=name, kind="python", sha256=sha256, size_bytes=len(archive))
+        made = await announce_bundle(control, user, request)
         await upload_bundle(control, org.id, made.id, archive)
         await finalize_bundle(control, org.id, made.id)
         text = dag.format(name=name, runtime=runtime, sha256=sha256, attempts=attempts, timeout=seconds, lease=lease)
@@ -100,19 +99,15 @@ class UdfSystem:
 
     async def asked(self, name: str) -> UUID:
         """A task of the code."""
-        walk = self.walk
-        known = await walk.control.pool.fetchval("SELECT array_agg(id) FROM tasks") or []
-        await trigger(walk.control, walk.org.id, name, "ask", cursor=uuid4().int >> 70, request_id=uuid4())
-        find = (
+        known = await self.walk.control.pool.fetchval("SELECT array_agg(id) FROM tasks") or []
+        await self.trigger(name, "ask", cursor=uuid4().int >> 70)
+        task: UUID = await self.until(
             "SELECT t.id FROM tasks t JOIN jobs j ON j.id = t.job_id"
-            " WHERE j.name = 'think' AND j.dag_name = $1 AND NOT (t.id = ANY($2)) LIMIT 1"
+            " WHERE j.name = 'think' AND j.dag_name = $1 AND NOT (t.id = ANY($2)) LIMIT 1",
+            name,
+            known,
         )
-        async with asyncio.timeout(SECONDS):
-            while True:
-                task: UUID | None = await walk.control.pool.fetchval(find, name, known)
-                if task is not None:
-                    return task
-                await asyncio.sleep(0.01)
+        return task
 
     async def ran(self, name: str) -> dict[str, Any]:
         """A task's row when it is over for good."""
@@ -120,18 +115,13 @@ class UdfSystem:
         return await self.over(task)
 
     async def over(self, task: UUID) -> dict[str, Any]:
-        return await self.until(
+        return await self.until_task(
             task, "status IN ('Completed', 'Canceled') OR (status = 'Failed' AND next_retry_at IS NULL)"
         )
 
-    async def until(self, task: UUID, condition: str) -> dict[str, Any]:
+    async def until_task(self, task: UUID, condition: str) -> dict[str, Any]:
         sql = f"SELECT *, status::text AS status FROM tasks WHERE id = $1 AND ({condition})"  # noqa: S608
-        async with asyncio.timeout(SECONDS):
-            while True:
-                row = await self.walk.control.pool.fetchrow(sql, task)
-                if row is not None:
-                    return dict(row)
-                await asyncio.sleep(0.02)
+        return dict(await until(lambda: self.walk.control.pool.fetchrow(sql, task), f"{condition} of task {task}"))
 
     async def rows(self, name: str, columns: str = "id, amount") -> list[tuple[Any, ...]]:
         """Of the job's dataset, when nothing is on its way any more, by the first of the columns."""
@@ -167,18 +157,18 @@ async def udf_system(dsns: Mapping[str, str], folder: Path, spark: SparkSession)
             sink = SinkSystem(walk, spark, dsns["data"], folder)
             async with sink.sinking():
                 settings = settings_for(walk, folder, port=runner_port, sandboxes=6, per_org=6, memory_mb=256)
-                told = {
+                updates = {
                     "queue": QueueSettings(dsn=SecretStr(dsns["queue"])),
                     "objects": settings.objects.model_copy(update={"folder": folder / "objects"}),
                 }
-                yield UdfSystem(walk, sink, settings.model_copy(update=told), dsns)
+                yield UdfSystem(walk, sink, settings.model_copy(update=updates), dsns)
     finally:
         await invoker.close()
 
 
 @asynccontextmanager
 async def serving(system: UdfSystem) -> AsyncIterator[Functions]:
-    """A runner: its door, and tasks of `ecs_udf` from the queue."""
+    """A runner: its listener, and tasks of `ecs_udf` from the queue."""
     walk, settings = system.walk, system.settings
     stores = Stores(settings, walk.control.objects, walk.tasks, lambda _: walk.control.objects)
     async with (

@@ -1,27 +1,30 @@
-"""What a walk needs: a Dispatcher as it really runs, workers as they really run, on databases of the test's own."""
+"""A Dispatcher with its listeners and loops, and workers, in this process, on databases of the test's own."""
 
 from __future__ import annotations
 
 import asyncio
 import ssl
+import threading
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+from uuid import UUID, uuid4
 
 import httpx
 
-from tests.support.dispatcher.control import Org, an_org, control_for
+from tests.support.dispatcher.control import Org, an_org, control_for, deployed_and_active
+from tests.support.waiting import until
 from tracelake.capability.verifier import Verifier
 from tracelake.dispatcher.control import Control
-from tracelake.dispatcher.dags.activate import activate_dag
-from tracelake.dispatcher.dags.deploy import deploy_dag
+from tracelake.dispatcher.dags.deploy import Deployed
+from tracelake.dispatcher.events.trigger import trigger
 from tracelake.dispatcher.process import dispatching
 from tracelake.dispatcher.runtimes.known import INVOKERS
 from tracelake.lite.certificates import ensure_certificates
-from tracelake.operators.api.context import Resources
+from tracelake.operators.api.context import Resources, TaskApi
 from tracelake.operators.api.outcome import Outcome
 from tracelake.ports import CredentialMinter, Invoker, ObjectStore
 from tracelake.runtime.http_client import AsyncClient, close_when_canceled
@@ -30,8 +33,9 @@ from tracelake.store.db import OUTAGES
 from tracelake.store.identity import hash_token
 from tracelake.store.signing_keys import published
 from tracelake.wire.client import DispatcherClient, TaskClient
-from tracelake.wire.task_messages import TaskPayload
-from tracelake.worker.run_task import Runner, run_pure
+from tracelake.wire.output_messages import CompleteRequest
+from tracelake.wire.task_messages import Claimed, TaskPayload
+from tracelake.worker.run_task import Finished, Runner, run_pure
 from tracelake.worker.wrapper import Wrapper
 
 if TYPE_CHECKING:
@@ -76,23 +80,61 @@ class Walk:
         return [row["status"] for row in rows]
 
     async def until(self, job: str, statuses: list[str]) -> None:
-        """The database may be away while we wait: that is what some of the tests are about."""
-        async with asyncio.timeout(SECONDS):
-            while await self.statuses_if_there(job) != statuses:  # noqa: ASYNC110 - several processes' work is waited for
-                await asyncio.sleep(0.02)
+        """Until the tasks of a job have these states. The database may be unavailable meanwhile."""
 
-    async def until_nothing_is_owed(self) -> None:
-        owed = "SELECT count(*) FROM outbox WHERE status IN ('Pending', 'Processing')"
-        async with asyncio.timeout(SECONDS):
-            while await self.control.pool.fetchval(owed):  # noqa: ASYNC110 - the loops' work is waited for
-                await asyncio.sleep(0.02)
+        async def reached() -> bool:
+            return await self.statuses(job) == statuses
 
-    async def statuses_if_there(self, job: str) -> list[str]:
-        """None of any while the database is away."""
-        try:
-            return await self.statuses(job)
-        except OUTAGES:
-            return []
+        await until(reached, f"the tasks of {job} are {statuses}", ignoring=OUTAGES)
+
+    async def until_outbox_is_empty(self) -> None:
+        published = "SELECT NOT EXISTS (SELECT FROM outbox WHERE status IN ('Pending', 'Processing'))"
+        await until(lambda: self.control.pool.fetchval(published), "every outbox entry is published")
+
+
+@dataclass(frozen=True)
+class OnDispatcher:
+    """What every system on top of a Dispatcher can do."""
+
+    walk: Walk
+
+    async def deploy(self, text: str, org: Org | None = None) -> Deployed:
+        return await deployed_and_active(self.walk.control, org or self.walk.org, text)
+
+    async def trigger(
+        self,
+        dag: str,
+        job: str,
+        start: int | None = None,
+        end: int | None = None,
+        *,
+        org: Org | None = None,
+        **scope: Any,
+    ) -> None:
+        """Trigger a manual source: `start` and `end`, `partition`, `cursor`, or nothing for the whole."""
+        whose = (org or self.walk.org).id
+        await trigger(self.walk.control, whose, dag, job, start=start, end=end, request_id=uuid4(), **scope)
+
+    async def fetch(self, sql: str, *values: Any) -> list[Any]:
+        return list(await self.walk.control.pool.fetch(sql, *values))
+
+    async def until(self, sql: str, *values: Any) -> Any:
+        """Until this query of the state database returns a true value."""
+        return await until(lambda: self.walk.control.pool.fetchval(sql, *values), f"{sql} {values} is true")
+
+    async def claim_task(self, job: str, org: Org | None = None) -> Claimed:
+        """Claim the next task of a job, once its wake-up is published."""
+        find = (
+            "SELECT t.id FROM tasks t JOIN jobs j ON j.id = t.job_id WHERE t.status = 'Queued'"
+            " AND t.woken_at IS NOT NULL AND j.name = $1 AND t.org_id = $2 ORDER BY t.id LIMIT 1"
+        )
+
+        async def claimed() -> Claimed | None:
+            task = await self.walk.control.pool.fetchval(find, job, (org or self.walk.org).id)
+            answer = (await self.walk.dispatcher.claim_batch([task], "a test"))[0] if task else None
+            return answer if isinstance(answer, Claimed) else None
+
+        return await until(claimed, f"a task of {job} is claimed")
 
 
 @asynccontextmanager
@@ -111,9 +153,9 @@ async def walking(
     task_port: int = 0,
     line: Callable[[httpx.AsyncBaseTransport], httpx.AsyncBaseTransport] = lambda as_it_is: as_it_is,
 ) -> AsyncIterator[Walk]:
-    """A Dispatcher with its doors and loops; a second one is a second call that deploys nothing.
+    """A Dispatcher with its listeners and loops; a second one is a second call that deploys nothing.
 
-    `line` stands between workers and the Dispatcher's internal door.
+    `line` wraps the transport from workers to the Dispatcher's internal API.
     """
     files = ensure_certificates(tmp_path / "tls", datetime.now(UTC))
     tls = TlsSettings(ca=files.ca, cert=files.cert, key=files.key)
@@ -162,8 +204,7 @@ async def _deployed(control: Control) -> Org:
     org = await an_org(control.pool)
     token = "INSERT INTO worker_tokens (name, token_hash) VALUES ('w', $1)"
     await control.pool.execute(token, hash_token(TOKEN))
-    deployed = await deploy_dag(control, org.id, org.user, DAG)
-    await activate_dag(control, org.id, "walk", deployed.dag_version_id)
+    await deployed_and_active(control, org, DAG)
     return org
 
 
@@ -171,3 +212,62 @@ async def _found(control: Control) -> Org:
     row = await control.pool.fetchrow("SELECT o.id, u.id AS user FROM orgs o JOIN users u ON u.org_id = o.id")
     assert row is not None
     return Org(row["id"], row["user"])
+
+
+@dataclass
+class Holds:
+    """Runs each task until it is let go or canceled."""
+
+    begun: threading.Event = field(default_factory=threading.Event)
+    let_go: threading.Event = field(default_factory=threading.Event)
+    canceled: threading.Event = field(default_factory=threading.Event)
+    stop_requested: threading.Event = field(default_factory=threading.Event)
+    ended: set[UUID] = field(default_factory=set)
+    """Tasks that were canceled."""
+    runs: int = 0
+
+    def run(self, claimed: Claimed, listener: TaskApi) -> Finished:
+        self.stop_requested = listener.stop_requested
+        self.runs += 1
+        self.begun.set()
+        while not (self.let_go.wait(0.02) or claimed.task.task_id in self.ended):
+            pass
+        return Finished(
+            CompleteRequest(
+                task_id=claimed.task.task_id,
+                attempt=claimed.attempt,
+                lease_token=claimed.lease_token,
+                status="Completed",
+            )
+        )
+
+    def cancel(self, claimed: Claimed) -> None:
+        self.ended.add(claimed.task.task_id)
+        self.canceled.set()
+
+
+async def until_set(happened: threading.Event, holds: Holds) -> None:
+    """Lets the tasks go if it never happens: their threads would keep the test from ending."""
+    try:
+        await until(happened.is_set, "the event of a held task is set")
+    except TimeoutError:
+        holds.let_go.set()
+        raise
+
+
+async def start_held_task(walk: Walk, holds: Holds, *, interval: int = 1, lease: int = 60) -> None:
+    timed = "UPDATE jobs SET heartbeat_interval_seconds = $1, heartbeat_timeout_seconds = $2"
+    await walk.control.pool.execute(timed, interval, lease)
+    await trigger(walk.control, walk.org.id, "walk", "ask", cursor=1, request_id=uuid4())
+    await until_set(holds.begun, holds)
+
+
+def held_worker(walk: Walk, holds: Holds, http: httpx.AsyncClient | None = None) -> Wrapper:
+    return replace(walk.worker("w"), runner=holds, tasks=TaskClient(http) if http else walk.tasks)
+
+
+async def held_task(walk: Walk) -> UUID:
+    found: UUID = await walk.control.pool.fetchval(
+        "SELECT t.id FROM tasks t JOIN jobs j ON j.id = t.job_id WHERE j.name = 'work'"
+    )
+    return found

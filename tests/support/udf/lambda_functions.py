@@ -1,4 +1,4 @@
-"""Functions as AWS would run them: another process, doors by TLS, keys of a session at a real S3; no object door."""
+"""Functions as AWS would run them: another process, APIs over TLS, session keys for a real S3 server."""
 
 from __future__ import annotations
 
@@ -18,8 +18,7 @@ import msgspec
 from tests.support import ROOT
 from tests.support.dispatcher.control import deployed_and_active
 from tests.support.systems.walk import Walk, walking
-from tests.support.udf.bundle_calls import BUNDLE, sha256
-from tests.support.udf.dags import dag
+from tests.support.udf.bundles import BUNDLE, dag, sha256
 from tracelake.dispatcher.bundles.push import announce_bundle, finalize_bundle, upload_bundle
 from tracelake.dispatcher.events.trigger import trigger
 from tracelake.lite.seaweedfs import SeaweedFS
@@ -51,7 +50,7 @@ class Functions:
         """A task of `detect`."""
         control, org = self.walk.control, self.walk.org
         await trigger(control, org.id, "watch", "orders", request_id=uuid4(), **(scope or {"start": 0, "end": 9}))
-        await self.walk.until_nothing_is_owed()
+        await self.walk.until_outbox_is_empty()
         task = await control.pool.fetchval(
             "SELECT t.id FROM tasks t JOIN jobs j ON j.id = t.job_id WHERE j.name = 'detect' AND t.status = 'Queued'"
         )

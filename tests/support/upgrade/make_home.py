@@ -13,8 +13,8 @@ What is in the archive, below one folder each:
 - `dags/`, `files/`: what was deployed and what was read;
 - `chain.jsonl`: the moves of the dev chain, with which the next one goes on.
 
-`expected_*.json` says what must still be true: rows of every dataset, commits, versions, tasks, deliveries. It was read
-through the public API of the version that made the home.
+`expected_*.json` lists what must still be true: rows of every dataset, commits, versions, tasks, deliveries. It was
+read through the public API of the version that made the home.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from tests.support import ROOT
-from tests.support.upgrade.whole_trace import PAGE, SECRET, Devchain, Trace, Webhook, devchain, wait_until, webhook
+from tests.support.upgrade.whole_trace import PAGE, SECRET, Devchain, Trace, Webhook, devchain, webhook
+from tests.support.waiting import wait_until
 
 HERE: Final = ROOT / "tests" / "upgrade"
 SHIPPED: Final = ROOT / "dags"
@@ -225,12 +226,12 @@ def leave_work(trace: Trace) -> dict[str, Any]:
     """Tasks in a queue that no worker reads, outbox entries that a stuck queue does not take; then it is stopped."""
     trace.run("trigger", "files_quickstart", "load", "--cursor", "2")
     trace.run("trigger", "evm_quickstart", "backfill", "--range", f"0-{SIZE - 1}")
-    wait_until(lambda: not trace.get("/v1/outbox")["rows"], "their messages are in the queue")
+    wait_until(lambda: not trace.fetch("/v1/outbox")["rows"], "their messages are in the queue")
     with frozen(trace.home / "postgres" / "data"):
         trace.run("trigger", "ranges", "ask", "--range", "1000-1999")
-        wait_until(lambda: any(row["kind"] == "enqueue_task" for row in trace.get("/v1/outbox")["rows"]), "one waits")
+        wait_until(lambda: any(row["kind"] == "enqueue_task" for row in trace.fetch("/v1/outbox")["rows"]), "one waits")
         expected = describe_control(trace)
-        dispatcher = trace.process("dispatcher")
+        dispatcher = trace.pid("dispatcher")
         trace.begin_to_stop()
         wait_until(lambda: not Path(f"/proc/{dispatcher}").exists(), "the Dispatcher has ended")
     return expected
@@ -250,8 +251,8 @@ def frozen(cluster: Path) -> Iterator[None]:
 
 
 def describe_data(trace: Trace, hook: Webhook) -> dict[str, Any]:
-    """Of a whole system: what its datasets hold, what was sent and to whom, and what a task has said."""
-    rows = trace.get("/v1/datasets")["datasets"]
+    """Of a whole system: what its datasets hold, what was sent and to whom, and what a task has logged."""
+    rows = trace.fetch("/v1/datasets")["datasets"]
     written = [row for row in rows if row["name"] and (row["last_commit"] or row["storage"] == "postgres")]
     (spoke, *_) = trace.tasks(job="large_transfers", status="Completed")
     return {
@@ -269,20 +270,20 @@ def describe_dataset(trace: Trace, row: dict[str, Any]) -> dict[str, Any]:
 def describe_control(trace: Trace) -> dict[str, Any]:
     """What the Dispatcher knows: versions, tasks, and outbox entries that are still to be published."""
     return {
-        "dags": {row["name"]: describe_dag(trace, row["name"]) for row in trace.get("/v1/dags")["dags"]},
+        "dags": {row["name"]: describe_dag(trace, row["name"]) for row in trace.fetch("/v1/dags")["dags"]},
         "tasks": {task["id"]: {key: task[key] for key in TASK_FACTS} for task in trace.tasks()},
-        "outbox": [row["kind"] for row in trace.get("/v1/outbox")["rows"]],
+        "outbox": [row["kind"] for row in trace.fetch("/v1/outbox")["rows"]],
     }
 
 
 def describe_dag(trace: Trace, name: str) -> dict[str, Any]:
-    shown = trace.get(f"/v1/dags/{name}")
+    shown = trace.fetch(f"/v1/dags/{name}")
     versions = {version["dag_version_id"]: version["yaml_hash"] for version in shown["versions"]}
     return {"active": shown["active_version"], "versions": versions}
 
 
 def deliveries(trace: Trace) -> dict[str, dict[str, Any]]:
-    found = trace.get("/v1/alerts/deliveries", limit=str(PAGE))["deliveries"]
+    found = trace.fetch("/v1/alerts/deliveries", limit=str(PAGE))["deliveries"]
     return {item["id"]: {key: item[key] for key in DELIVERY_FACTS} for item in found}
 
 
@@ -297,8 +298,8 @@ def strip(home: Path) -> None:
 def _remove_unused_log(cluster: Path) -> None:
     """After a clean stop only the segment of the last checkpoint is read; segments kept for later use are empty."""
     program = binaries() / "pg_controldata"
-    told = subprocess.run([program, cluster], capture_output=True, text=True, check=True, env={"LC_ALL": "C"}).stdout
-    facts = dict(line.split(":", 1) for line in told.splitlines() if ":" in line)
+    output = subprocess.run([program, cluster], capture_output=True, text=True, check=True, env={"LC_ALL": "C"}).stdout
+    facts = dict(line.split(":", 1) for line in output.splitlines() if ":" in line)
     assert facts["Database cluster state"].strip() == "shut down", cluster
     last = facts["Latest checkpoint's REDO WAL file"].strip()
     for segment in (cluster / "pg_wal").iterdir():

@@ -10,12 +10,10 @@ import hmac
 import json
 import os
 import signal
-import ssl
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -24,91 +22,66 @@ from typing import Any, Final
 
 import httpx
 
+from tests.support.systems.trace_up import TraceUp
+
 CHAIN_ID: Final = 1337
-WAIT_SECONDS: Final = 280.0
-LOOK_SECONDS: Final = 0.4
 PAGE: Final = 500
 SECRET: Final = "signs nothing but the deliveries of a throw-away home"
 ENDED: Final = frozenset({"Completed", "Canceled", "Failed"})
 
 
-@dataclass
-class Trace:
+class Trace(TraceUp):
     """`trace` on one home, by the name of its package."""
 
-    package: str
-    home: Path
-    env: Mapping[str, str]
-    http: httpx.Client = field(init=False, repr=False)
+    http: httpx.Client
     """For the public API, while it is up."""
 
-    @property
-    def _environment(self) -> dict[str, str]:
-        """No setting of whoever runs this holds."""
-        return {name: value for name, value in os.environ.items() if not name.startswith("TRACE_")} | dict(self.env)
+    def __init__(self, package: str, home: Path, env: Mapping[str, str]) -> None:
+        super().__init__(home, env=env, package=package)
 
     @contextmanager
     def up(self, *options: str) -> Iterator[None]:
         """Yields when everything is ready; it is stopped as by `trace down` when the block is left."""
-        log = self.home.parent / "up.log"
-        argv = [sys.executable, "-m", self.package, "up", "--home", str(self.home), "--port-base", "0", *options]
-        with log.open("ab") as said:
-            process = subprocess.Popen(argv, stdout=said, stderr=subprocess.STDOUT, env=self._environment)
-        try:
-            ready = self.home / "run" / "all_ready.json"
-            wait_until(lambda: ready.exists() or process.poll() is not None, "Trace is ready")
-            assert ready.exists(), log.read_text()
-            with self._calling() as self.http:
-                yield
-        finally:
-            process.terminate()
-            process.wait(120)
+        self.options = list(options)
+        with self.running(), self.client() as self.http:
+            yield
 
-    def process(self, name: str) -> int:
-        """Its process id."""
-        status = json.loads((self.home / "run" / "status.json").read_text())
-        return next(int(process["pid"]) for process in status["processes"] if process["name"] == name)
+    def pid(self, name: str) -> int:
+        return int(self.processes()[name]["pid"])
 
     def begin_to_stop(self) -> None:
         """What `trace down` does first."""
         holder = json.loads((self.home / "run" / "lock").read_text())
         os.kill(int(holder["pid"]), signal.SIGTERM)
 
-    def run(self, *verb: str) -> Any:
-        """A verb of the command line; its JSON."""
-        argv = [sys.executable, "-m", self.package, *verb, "--home", str(self.home), "--json"]
-        done = subprocess.run(argv, env=self._environment, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, f"trace {' '.join(verb)}: {done.stdout}{done.stderr}"
+    def run(self, *command: str) -> Any:
+        """A command of the command line; its JSON."""
+        done = self.trace(*command, "--json")
+        assert done.returncode == 0, f"trace {' '.join(command)}: {done.stdout}{done.stderr}"
         return json.loads(done.stdout)
 
-    def _calling(self) -> httpx.Client:
-        ready = json.loads((self.home / "run" / "ready.json").read_text())
-        context = ssl.create_default_context(cafile=ready["ca_file"])
-        headers = {"authorization": f"Bearer {ready['user_token']}"}
-        return httpx.Client(base_url=ready["endpoints"]["gateway"], headers=headers, verify=context, timeout=200)
-
-    def get(self, path: str, **query: str) -> Any:
+    def fetch(self, path: str, **query: str) -> Any:
         answer = self.http.get(path, params=query)
         assert answer.is_success, f"{path}: {answer.text}"
         return answer.json()
 
     def tasks(self, **query: str) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = self.get("/v1/tasks", limit=str(PAGE), **query)["tasks"]
+        found: list[dict[str, Any]] = self.fetch("/v1/tasks", limit=str(PAGE), **query)["tasks"]
         return found
 
     def is_quiet(self) -> bool:
         """Every task but a source's has ended or waits for its next attempt, and every outbox entry is published."""
         open_tasks = [task for task in self.tasks() if task["job"] != "follow" and not has_ended(task)]
-        return not open_tasks and not self.get("/v1/outbox")["rows"]
+        return not open_tasks and not self.fetch("/v1/outbox")["rows"]
 
     def followed_to(self) -> int:
         for task in self.tasks(job="follow", status="Running"):
-            progress = self.get(f"/v1/tasks/{task['id']}").get("progress") or {}
+            progress = self.fetch(f"/v1/tasks/{task['id']}").get("progress") or {}
             return int(progress.get("done") or -1)
         return -1
 
     def log_of(self, task: str) -> list[str]:
-        return [line["text"] for line in self.get(f"/v1/tasks/{task}/logs")["lines"]]
+        return [line["text"] for line in self.fetch(f"/v1/tasks/{task}/logs")["lines"]]
 
     def content(self, dataset: str) -> dict[str, Any]:
         """How many rows it has, and a hash of them that does not depend on their order."""
@@ -123,13 +96,6 @@ class Trace:
 
 def has_ended(task: Mapping[str, Any]) -> bool:
     return task["status"] in ENDED
-
-
-def wait_until(is_so: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + WAIT_SECONDS
-    while not is_so():
-        assert time.monotonic() < deadline, f"not so after {WAIT_SECONDS:.0f} s: {what}"
-        time.sleep(LOOK_SECONDS)
 
 
 @dataclass(frozen=True)

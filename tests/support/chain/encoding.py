@@ -1,7 +1,9 @@
-"""The ABI's encoding, written for tests alone: heads and tails, as the specification describes them."""
+"""The ABI's encoding, written for tests alone, and the request and response vectors of the specification."""
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 from tracelake.chain.abi.types import AbiType
@@ -34,3 +36,14 @@ def _one(kind: AbiType, value: Any) -> bytes:
         return encode(kind.parts, list(value.values()))
     body = encode(kind.parts * len(value), value)
     return body if kind.size is not None else len(value).to_bytes(32, "big") + body
+
+
+def exchanges(folder: Path) -> list[tuple[str, dict[str, Any], dict[str, Any]]]:
+    """Name, request and response of each file."""
+    found = []
+    for path in sorted(folder.glob("*.io")):
+        lines = path.read_text().splitlines()
+        request = next(json.loads(line[3:]) for line in lines if line.startswith(">>"))
+        response = next(json.loads(line[3:]) for line in lines if line.startswith("<<"))
+        found.append((path.stem, request, response))
+    return found

@@ -1,16 +1,26 @@
-"""A queue that does everything its port does not forbid, by a seed: doubles, shuffles, delays, loses the word of it.
+"""Backends that fail on purpose: a queue, object stores, a small disk.
 
-It stands on the real queue. What it never does is what the port entries not to: a message whose `publish` returned is
-delivered until it is acknowledged.
+The queue wraps the real one, and keeps the guarantee of the port: a message whose `publish` returned is delivered until
+it is acknowledged.
 """
 
 from __future__ import annotations
 
+import ctypes
+import os
 import random
-from collections.abc import Sequence
+import signal
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
+from pathlib import Path
 
+import pytest
+
+from tracelake.adapters.objects_disk import DiskObjects
+from tracelake.domain.object_names import ObjectName
 from tracelake.errors import DatabaseUnavailable
 from tracelake.ports import DeadLetter, Delivery, MessageId, Outgoing, Queue, QueueDepth, Receipt
 
@@ -44,7 +54,7 @@ class FaultyQueue:
         sent = [self._late(message) for message in (*messages, *twice)]
         self.chance.shuffle(sent)
         await self.inner.publish(queue, sent)
-        self._maybe_fail(self.faults.unconfirmed, "published, but nobody was told")
+        self._maybe_fail(self.faults.unconfirmed, "published, but not confirmed")
 
     async def receive(
         self, queue: str, *, max_messages: int, visibility: timedelta, wait: timedelta = timedelta()
@@ -89,3 +99,70 @@ class FaultyQueue:
 
 def disturbed(queue: Queue, faults: Faults | None) -> Queue:
     return queue if faults is None else FaultyQueue(queue, faults, random.Random(faults.seed))  # noqa: S311 - a seed
+
+
+POISON = "poison.jsonl"
+DEADLY = "deadly.jsonl"
+
+
+class DeadlyObjects(DiskObjects):
+    """Whoever reads the one object is killed, as by a kernel that has no memory left."""
+
+    def get(self, name: ObjectName) -> bytes:
+        if name.name == DEADLY:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().get(name)
+
+
+class FaultyObjects(DiskObjects):
+    @property
+    def fails(self) -> Path:
+        """It fails while this is there."""
+        return self.root / "fails"
+
+    def get(self, name: ObjectName) -> bytes:
+        if name.name == POISON and self.fails.exists():
+            raise ZeroDivisionError("a fault of ours")
+        return super().get(name)
+
+
+DETACH = 2
+"""`MNT_DETACH`: a server may still have a file open."""
+NEEDS = (
+    "it mounts a small file system: run it as root, or below"
+    " `unshare --map-current-user --mount --keep-caps make test ARGS=...`"
+)
+
+
+@contextmanager
+def small_disk(megabytes: int) -> Iterator[Path]:
+    """A tmpfs of this size; the test is skipped where nobody may mount one."""
+    place = Path(tempfile.mkdtemp(prefix="trace-test-disk-"))
+    libc = ctypes.CDLL(None, use_errno=True)  # the `mount` command asks who we are, and not what we may
+    if libc.mount(b"none", bytes(place), b"tmpfs", 0, f"size={megabytes}m".encode()):
+        place.rmdir()
+        pytest.skip(f"{NEEDS} ({os.strerror(ctypes.get_errno())})")
+    place.chmod(0o777)
+    try:
+        yield place
+    finally:
+        if libc.umount2(bytes(place), DETACH):
+            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), str(place))
+        place.rmdir()
+
+
+def fill(disk: Path, *files: Path) -> Path:
+    """Leaves no room, neither in the last page of these files; removing the file that it gives makes room again."""
+    ballast = disk / "ballast"
+    for file in (ballast, *files):
+        _grow(file)
+    return ballast
+
+
+def _grow(file: Path) -> None:
+    with file.open("ab", buffering=0) as opened:
+        try:
+            while True:
+                opened.write(b"0" * 65536)
+        except OSError:
+            return

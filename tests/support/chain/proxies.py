@@ -1,4 +1,4 @@
-"""A node that passes questions on to the dev chain, and changes its answers on the way back."""
+"""Nodes between a test and the dev chain: one rewrites responses, one counts requests."""
 
 from __future__ import annotations
 
@@ -7,8 +7,12 @@ import threading
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
+
+from tests.support.waiting import until
+from tracelake.chain.nodes.rpc_pool import Endpoint
 
 Change = Callable[[list[dict[str, Any]], list[dict[str, Any]]], "bytes | list[dict[str, Any]]"]
 """The calls of one request and their true answers -> what is answered."""
@@ -45,3 +49,47 @@ def rewriting_proxy(url: str, change: Change) -> Iterator[str]:
         server.shutdown()
         thread.join()
         server.server_close()
+
+
+STEPS = 3
+"""The first answer may be one of before; the second is a look from now on, which is done when a third comes."""
+
+
+@dataclass
+class CountingNode:
+    """A node that passes every request on."""
+
+    name: str
+    url: str = ""
+    requests: int = 0
+    polls: int = 0
+    """How often the newest block was requested, with which every step of a follower begins."""
+
+    @property
+    def endpoint(self) -> Endpoint:
+        return Endpoint(self.url, self.name)
+
+    def note(self, calls: list[dict[str, Any]], answers: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        self.requests += 1
+        self.polls += any(call["params"] and call["params"][0] == "latest" for call in calls)
+        return answers
+
+
+@contextmanager
+def counting_node(url: str, name: str = "a") -> Iterator[CountingNode]:
+    node = CountingNode(name)
+    with rewriting_proxy(url, node.note) as node.url:
+        yield node
+
+
+async def until_polled(*nodes: CountingNode) -> None:
+    """Until a step that began after this call has ended, and each of the nodes was called in such steps."""
+    polls = sum(node.polls for node in nodes) + STEPS * len(nodes)
+    requests = [node.requests + STEPS for node in nodes]
+    await until(
+        lambda: (
+            sum(node.polls for node in nodes) >= polls
+            and all(node.requests >= wanted for node, wanted in zip(nodes, requests, strict=True))
+        ),
+        "the follower has polled each node",
+    )

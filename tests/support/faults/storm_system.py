@@ -1,0 +1,167 @@
+"""A whole Trace for a storm: `trace up`, a dev chain that it follows, a webhook that it calls, a small disk for files,
+and a state database behind a proxy that cuts connections.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, Final
+from uuid import uuid4
+
+import httpx
+import psycopg
+
+from tests.support.chain.devchain import Devchain
+from tests.support.chain.devchain import running as running_chain
+from tests.support.faults.postgres_proxy import Proxy, cutting
+from tests.support.loop_thread import LoopThread
+from tests.support.postgres import RunningServer
+from tests.support.systems.trace_up import TraceUp
+from tracelake.lite.end_orphans import members_of
+from tracelake.lite.home import Home
+from tracelake.runtime.tls import client_context
+from tracelake_demo.check_rows import Story
+from tracelake_demo.receiver import Hook, listening
+from tracelake_demo.system import SHORT_RUN, Running
+
+STORY: Final = Story(past=200, piece=50, size=20)
+FINALITY: Final = 16
+CHAIN_ID: Final = 1337
+DISK_MEGABYTES: Final = 96
+FUNCTION: Final = "large_transfers"
+LEASE: Final = "heartbeat_timeout_seconds: 15s"
+"""Whoever was killed is given up after so long; usual are two minutes."""
+SMALLER: Final = {
+    "chunk: 2000": f"chunk: {STORY.piece}",
+    "2000": str(STORY.past),
+    "size: 50": f"size: {STORY.size}",
+    "grace_seconds: 5": "grace_seconds: 1",
+    "retry: {backoff: 2s, max_backoff: 1m}": f"retry: {{backoff: 1s, max_backoff: 5s}}\n  {LEASE}",
+}
+"""The quickstart as it is, for a chain of some hundred blocks and an end that comes soon."""
+CLIENTS: Final = f"""
+name: clients
+defaults:
+  runtime: ecs_platform
+  retry: {{backoff: 1s, max_backoff: 5s}}
+  {LEASE}
+jobs:
+  - {{name: call, operator: noop, runtime: dispatcher, source: {{kind: manual}}}}
+  - {{name: answer, operator: noop, inputs: [{{from: {{job: call}}}}]}}
+publish:
+  calls: {{job: call}}
+"""
+SETTINGS: Final = SHORT_RUN | {
+    "TRACE_RPC_POOLS__DEV__CHAIN_ID": str(CHAIN_ID),
+    "TRACE_DELIVERY__ALLOW": "127.0.0.0/8",
+    "TRACE_UP__BACKOFF_MAX_SECONDS": "2",  # processes are killed on purpose: they need not be held back
+    "TRACE_UP__WATCHDOG_SECONDS": "30",
+}
+
+
+@dataclass(frozen=True)
+class WholeSystem:
+    running: Running
+    devchain: Devchain
+    hook: Hook
+    state_dsn: str
+    """Of the state database, past the proxy."""
+    proxy: Proxy
+    loop: LoopThread
+    """In which the proxy runs."""
+    disk: Path | None
+    """Where the files of datasets lie, if it is a small disk of their own."""
+
+    def family(self, name: str) -> list[int]:
+        """A process of `trace up` and whatever it started."""
+        pid = self.running.process(name)["pid"]
+        return members_of({int(pid)}) if pid else []
+
+    def all_ready(self) -> bool:
+        return all(process["state"] == "ready" for process in self.running.processes())
+
+    def state(self, statement: str) -> list[tuple[Any, ...]]:
+        with psycopg.connect(self.state_dsn) as connection:
+            return connection.execute(statement.encode()).fetchall()
+
+
+@contextmanager
+def whole_system(folder: Path, postgres: RunningServer) -> Iterator[WholeSystem]:
+    """With its DAGs deployed; everything that it started has ended when the block is left."""
+    home, name = Home(folder / "home"), f"storm_{uuid4().hex[:8]}"
+    with ExitStack() as until_the_end:
+        until_the_end.callback(postgres.drop_database, name)
+        dsn = postgres.create_database(name)
+        disk = until_the_end.enter_context(small_disk(home.objects))
+        loop, proxy, cut_dsn = until_the_end.enter_context(_proxied(dsn, folder))
+        devchain = until_the_end.enter_context(
+            running_chain(chain_id=CHAIN_ID, blocks=STORY.past + 40, finality=FINALITY)
+        )
+        hook = until_the_end.enter_context(listening())
+        env = SETTINGS | {"TRACE_RPC_POOLS__DEV__ENDPOINTS": f"dev={devchain.node('a')}", "TRACE_STATE__DSN": cut_dsn}
+        running = until_the_end.enter_context(_up(home, env))
+        system = WholeSystem(running, devchain, hook, dsn, proxy, loop, disk)
+        _deploy(system, folder)
+        yield system
+
+
+@contextmanager
+def small_disk(place: Path) -> Iterator[Path | None]:
+    """A file system of its own at this place; None where this user may not make one."""
+    place.mkdir(parents=True)
+    options = f"size={DISK_MEGABYTES}m,mode=0700"
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", options, "none", place], capture_output=True, check=False)
+    try:
+        yield None if mounted.returncode else place
+    finally:
+        if not mounted.returncode:
+            subprocess.run(["umount", "-l", place], check=True)
+
+
+@contextmanager
+def _proxied(dsn: str, folder: Path) -> Iterator[tuple[LoopThread, Proxy, str]]:
+    loop, opened = LoopThread(), cutting(dsn, folder)
+    try:
+        proxy, cut_dsn = loop.do(opened.__aenter__())
+        yield loop, proxy, cut_dsn
+        loop.do(opened.__aexit__(None, None, None))
+    finally:
+        loop.close()
+
+
+@contextmanager
+def _up(home: Home, env: dict[str, str]) -> Iterator[Running]:
+    with TraceUp(home.root, env=env).running():
+        yield from _reached(home)
+
+
+def _reached(home: Home) -> Iterator[Running]:
+    ready = json.loads(home.all_ready.read_text())
+    verify = client_context(Path(ready["ca_file"]))
+    with httpx.Client(base_url=ready["endpoints"]["gateway"], verify=verify, timeout=20) as http:
+        yield Running(home, ready, http)
+
+
+def _deploy(system: WholeSystem, folder: Path) -> None:
+    trace = system.running.trace
+    system.hook.secret = trace("alert", "channel", "create", "ops", "--url", system.hook.url)["secret"]
+    trace("alert", "create", FUNCTION, "--channel", "ops")
+    shipped = files("tracelake_demo")
+    (folder / FUNCTION).symlink_to(str(shipped / FUNCTION))
+    for name in ("evm_quickstart", "alerts"):
+        (folder / f"{name}.yaml").write_text(_smaller(shipped.joinpath(f"{name}.yaml").read_text()))
+    (folder / "clients.yaml").write_text(CLIENTS)
+    for name in ("evm_quickstart", "alerts", "clients"):
+        trace("dag", "deploy", str(folder / f"{name}.yaml"), "--activate")
+
+
+def _smaller(yaml: str) -> str:
+    for long, short in SMALLER.items():
+        yaml = yaml.replace(long, short)
+    return yaml
