@@ -1,13 +1,13 @@
 # Every target sets itself up first (tools/setup_env.py); when nothing changed that takes a moment.
 # PYTHON=python3.12 chooses the Python, ARGS=... goes to the command.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo up test check fix bench docs lock clean
+.PHONY: help setup demo up test test-all check fix bench docs lock clean
 MAKEFLAGS += --no-print-directory
 BIN := .venv/bin
 PY := $(or $(PYTHON),$(shell for p in python3 python3.13 python3.12 python3.11; do command -v $$p && break; done))
 
 help: ## this list
-	@sed -n 's/^\([a-z]*\):.*## /  make \1	/p' Makefile | expand -t 14
+	@sed -n 's/^\([a-z-]*\):.*## /  make \1	/p' Makefile | expand -t 17
 
 setup: ## make .venv from requirements.lock (PYTHON=python3.12)
 	@test -n "$(PY)" || { echo "Trace needs Python 3.11, 3.12 or 3.13, and there is no python3 on PATH." >&2; exit 1; }
@@ -22,6 +22,13 @@ up: setup ## the platform, until Ctrl-C
 test: setup ## the tests, in three processes (ARGS="tests/store -x", WORKERS=0 for one)
 	@$(BIN)/python tools/get_anvil.py
 	@$(BIN)/python -m pytest -n $(or $(WORKERS),3) $(ARGS)
+
+# Each option of tests/conftest.py that says how long or how many, large.
+LONG := --timeout 3600 --storm-seconds 180 --fault-seconds 120 --storms 20 \
+	--sql-examples 1000 --bomb-examples 1000 --prefix-examples 5000
+
+test-all: override ARGS := $(LONG) $(ARGS)
+test-all: test ## as test, with long storms and many made-up examples; over an hour
 
 check: setup ## ruff, mypy, import-linter, and a strict build of the documentation
 	@$(BIN)/ruff check

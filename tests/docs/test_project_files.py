@@ -14,13 +14,13 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["
 
 def targets() -> set[str]:
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
-    return set(re.findall(r"^([a-z]+):.*## ", makefile, re.MULTILINE))
+    return set(re.findall(r"^([a-z-]+):.*## ", makefile, re.MULTILINE))
 
 
 def named_targets(page: str) -> set[str]:
     """Those in code, where a reader copies them from."""
     text = (ROOT / page).read_text(encoding="utf-8")
-    return set(re.findall(r"(?:^|`)make ([a-z]+)\b", text, re.MULTILINE))
+    return set(re.findall(r"(?:^|`)make ([a-z-]+)\b", text, re.MULTILINE))
 
 
 def test_contributing_explains_every_make_target_and_no_other() -> None:
@@ -30,6 +30,13 @@ def test_contributing_explains_every_make_target_and_no_other() -> None:
 def test_every_make_target_that_the_readme_names_exists() -> None:
     assert named_targets("README.md") >= {"demo", "test"}
     assert named_targets("README.md") <= targets()
+
+
+def test_the_long_run_sets_every_option_that_says_how_long_or_how_many() -> None:
+    defined = re.findall(r'addoption\("(--[a-z-]+)"', (ROOT / "tests" / "conftest.py").read_text(encoding="utf-8"))
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    given = re.findall(r"--[a-z-]+", makefile.split("LONG :=")[1].split("\n\n")[0])
+    assert set(given) - {"--timeout"} == {option for option in defined if not option.endswith("-seed")}
 
 
 def test_contributing_names_files_that_exist() -> None:
