@@ -95,6 +95,33 @@ def test_what_has_an_effect_or_asks_for_what_happens_anyway_is_not_warned_of(giv
     assert warned(dag(total=given)) == warned(dag(defaults=given)) == []
 
 
+READ = """\
+name: d
+defaults: {runtime: ecs_platform}
+jobs:
+  - {name: load, operator: noop, runtime: dispatcher, source: {kind: manual}}
+  - {name: read, operator: read_files, inputs: [{from: {job: load}}], config: {path: a, %s}}
+"""
+
+
+@pytest.mark.parametrize("form", ["json", "parquet"])
+@pytest.mark.parametrize("given", ["header: false", 'delimiter: ";"'])
+def test_what_is_said_of_csv_is_warned_of_where_other_files_are_read(form: str, given: str) -> None:
+    assert warned(READ % f"format: csv, {given}") == []
+    found = warned(READ % f"format: {form}, {given}")
+    assert found == [(5, f"jobs[1].config.{given.partition(':')[0]}", "no_effect")]
+
+
+def test_how_long_rows_stay_is_warned_of_where_none_are_deleted() -> None:
+    tables = "[{from: {job: follow, output: final}}, {from: {job: follow, output: blocks}, trigger: false}]"
+    compact = f"  - {{name: pack, operator: parquet_compact, inputs: {tables}, config: {{tables: [blocks], %s}}}}\n"
+    text = FOLLOW.replace("[blocks, transactions, logs, final], %s", "[blocks, final]")
+    text = text.replace("{rpc_pool: dev", "{tables: [blocks], rpc_pool: dev") + compact
+    assert warned(text % "grace_seconds: 9") == []
+    found = warned(text % "grace_seconds: 9, delete_after_compact: false")
+    assert found == [(6, "jobs[1].config.grace_seconds", "no_effect")]
+
+
 @pytest.mark.parametrize("source", ['{kind: cron, schedule: "0 0 * * *"}', "{kind: webhook, secret: KEY}"])
 @pytest.mark.parametrize("operator", sorted(operators()))
 def test_no_operator_is_a_source_that_nothing_would_start(source: str, operator: str) -> None:

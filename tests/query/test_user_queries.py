@@ -31,6 +31,27 @@ async def test_a_select_of_a_user_over_files_returns_json(system: QuerySystem) -
     assert (body["row_count"], body["truncated"], body["exported"]) == (1, False, None)
 
 
+LEGAL = {
+    "SELECT value AS v FROM orders QUALIFY row_number() OVER (ORDER BY value DESC) = 1": [[10 * (ROWS - 1)]],
+    "SELECT window.start AS w, count(*) AS n FROM orders GROUP BY window(timestamp_seconds(value * 0), '1 hour')": [
+        ["1970-01-01T00:00:00+00:00", ROWS]
+    ],
+    "SELECT timestampdiff(SECOND, timestamp_seconds(min(value)), timestamp_seconds(max(value))) AS s FROM orders": [
+        [10 * (ROWS - 1)]
+    ],
+    "SELECT /*+ BROADCAST(b) */ count(*) AS n FROM orders a JOIN orders b ON a.value = b.value": [[ROWS]],
+    "SELECT * FROM (SELECT block_number AS b, value FROM orders) PIVOT (sum(value) FOR b IN (0 AS zero, 1 AS one))": [
+        [0, 10]
+    ],
+    "SELECT count(*) AS n FROM orders WHERE 'it''s' = concat('it', chr(39), 's')": [[ROWS]],
+}
+
+
+@pytest.mark.parametrize("sql", LEGAL)
+async def test_what_analysts_write_beyond_plain_sql_is_answered(system: QuerySystem, sql: str) -> None:
+    assert await system.rows("reader", sql) == LEGAL[sql]
+
+
 async def test_arrow_is_returned_if_accepted_with_the_same_rows_and_statistics(system: QuerySystem) -> None:
     table, body = arrow_of(await system.ask(ADMIN, ALL, accept=f"{ARROW}, */*"))
     assert [list(row.values()) for row in table.to_pylist()] == await system.rows(ADMIN, ALL)

@@ -73,6 +73,12 @@ def check_wiring(config: Mapping[str, Any], wired: Wired) -> Sequence[ConfigProb
     return problems
 
 
+def ignored_settings(config: Mapping[str, Any]) -> Mapping[str, str]:
+    if config.get("delete_after_compact", True):
+        return {}
+    return {"grace_seconds": " with delete_after_compact: false: no rows are deleted"}
+
+
 SPEC = OperatorSpec(
     checked_by(Config),
     frozenset({ON_WORKERS}),
@@ -80,6 +86,7 @@ SPEC = OperatorSpec(
     outputs=Count(1, len(ALL)),
     storages=(Storage.PARQUET,),
     tuning=("chunk", "delete_after_compact", "grace_seconds"),
+    ignores=ignored_settings,
     check_wiring=check_wiring,
     output_columns=table_columns,
 )

@@ -90,10 +90,16 @@ def output_columns(config: Mapping[str, Any], _wired: Wired) -> Sequence[Columns
     return [tuple(Config.model_validate(dict(config)).types) or None]
 
 
+def ignored_settings(config: Mapping[str, Any]) -> Mapping[str, str]:
+    form = config.get("format")
+    return {} if form == "csv" else dict.fromkeys(("header", "delimiter"), f" with format: {form}; it is for csv")
+
+
 SPEC = OperatorSpec(
     checked_by(Config),
     frozenset({ON_WORKERS}),
     storages=(Storage.PARQUET,),
+    ignores=ignored_settings,
     output_columns=output_columns,
 )
 

@@ -253,12 +253,8 @@ async def on_full_disk(request: Request, wrong: Exception) -> Response:
     return await on_refusal(request, DiskFull.of("this process", wrong.filename))
 
 
-HANDLERS: dict[Any, Any] = {
-    TraceError: on_refusal,
-    HTTPException: on_no_route,
-    ClientDisconnect: on_disconnect,
-    OSError: on_full_disk,
-}
+HANDLERS: dict[Any, Any] = {TraceError: on_refusal, HTTPException: on_no_route}
+HANDLERS |= {ClientDisconnect: on_disconnect, OSError: on_full_disk}
 """The exception handlers of every API."""
 
 

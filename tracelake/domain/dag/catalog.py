@@ -109,6 +109,8 @@ class OperatorSpec:
     """Whether it runs a UDF bundle: then `udf` is required, else refused."""
     takes_secrets: bool = False
     """Whether it passes a job's `secrets` on: else they are refused."""
+    ignores: Callable[[Mapping[str, Any]], Mapping[str, str]] | None = None
+    """Settings that have no effect beside the others of this config, and why: each is a warning where it is given."""
     check_wiring: WiringCheck | None = None
     """Whether its config fits the names of its inputs and outputs."""
     reads: InputsRead | None = None

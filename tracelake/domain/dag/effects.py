@@ -28,6 +28,14 @@ def warn_of_no_effect(draft: DagDraft, catalog: Catalog, problems: Problems) -> 
         for name, reason, suggestion in (*_not_built(job.job), *_not_here(job, catalog)):
             path = (*job.path, name) if name in job.given else ("defaults", name)
             problems.warn(path, CODE, f"`{name}` has no effect{reason}", suggestion)
+        for name, reason in _ignored_settings(job, catalog):
+            problems.warn((*job.path, "config", name), CODE, f"`{name}` has no effect{reason}", "remove it")
+
+
+def _ignored_settings(draft: JobDraft, catalog: Catalog) -> Iterator[tuple[str, str]]:
+    operator, config = catalog.operators.get(draft.job.operator), draft.job.config
+    if operator is not None and operator.ignores is not None:
+        yield from ((name, reason) for name, reason in operator.ignores(config).items() if name in config)
 
 
 def _not_built(job: Job) -> Iterator[Warned]:
