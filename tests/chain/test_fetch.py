@@ -118,7 +118,7 @@ def test_a_node_that_stumbles_is_asked_again(devchain: Devchain, kind: str) -> N
         ("unknown_method", 1, ProviderRefused),
     ],
 )
-def test_a_pool_without_a_working_node_says_what_is_wrong_and_with_whom(
+def test_a_pool_without_a_working_node_names_each_node_and_its_error(
     devchain: Devchain, kind: str, value: float, error: type[ProviderError]
 ) -> None:
     devchain.fault(kind, value=value)

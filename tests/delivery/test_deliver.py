@@ -70,7 +70,7 @@ async def test_what_will_be_refused_again_fails_at_once_and_no_redirect_is_follo
     assert [got.path for got in receiver.got] == ["/hook"]
 
 
-async def test_it_gives_up_after_so_many_attempts_and_a_person_can_have_it_sent_again(
+async def test_it_fails_after_the_maximum_of_attempts_and_can_be_retried_manually(
     house: House, receiver: Receiver
 ) -> None:
     receiver.answers = [(500, {})] * 3
@@ -86,7 +86,7 @@ async def test_it_gives_up_after_so_many_attempts_and_a_person_can_have_it_sent_
         assert (await house.ask(WRITER, "POST", path)).status_code == 409, "what was sent is not sent again"
 
 
-async def test_an_old_event_is_not_sent_unless_a_person_asks_for_it(house: House, receiver: Receiver) -> None:
+async def test_an_old_event_is_not_sent_unless_it_is_retried_manually(house: House, receiver: Receiver) -> None:
     await house.channel()
     alert = await house.alert(max_age_seconds=3600)
     async with house.delivering():
@@ -151,7 +151,7 @@ async def test_a_slow_receiver_does_not_delay_the_others(house: House, receiver:
         await house.settled()
 
 
-async def test_what_a_lost_process_had_taken_is_sent_by_another_when_its_lease_is_over(house: House) -> None:
+async def test_deliveries_of_a_lost_process_are_sent_by_another_when_its_lease_is_over(house: House) -> None:
     await house.channel()
     alert = await house.alert()
     await house.items(alert, ["a"])
@@ -197,7 +197,7 @@ async def _said(house: House) -> bool:
     return "its address is not known" in ((await house.states())["a"][2] or "")
 
 
-async def test_an_endless_answer_is_read_no_further_than_it_may(house: House) -> None:
+async def test_an_endless_answer_is_read_up_to_the_limit(house: House) -> None:
     async def endless(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
         writer.write(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n")

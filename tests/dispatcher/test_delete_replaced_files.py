@@ -75,7 +75,7 @@ async def test_what_a_running_task_has_pinned_stays_however_old_it_is(control: C
     assert names(control, folder_of(former)) == set()
 
 
-async def test_a_reader_whose_files_are_gone_is_refused_and_never_shown_a_hole(control: Control) -> None:
+async def test_a_reader_whose_files_are_deleted_is_refused_and_never_reads_a_gap(control: Control) -> None:
     chain = await deploy_chain(control)
     await written(control, chain, (0, 99))
     reader, reads = await claimed(control, await a_task(control, chain, "second"))

@@ -187,7 +187,7 @@ async def test_a_late_failure_says_anew_whose_fault_the_end_was(control: Control
 
 
 @pytest.mark.parametrize(("silent", "outcome"), [(5, ("TimedOut", "job")), (300, ("LeaseExpired", "platform"))])
-async def test_who_was_heard_until_the_time_was_up_used_it_up_and_who_fell_silent_before_was_lost(
+async def test_an_attempt_with_heartbeats_until_its_timeout_counts_and_one_that_fell_silent_was_lost(
     control: Control, silent: int, outcome: tuple[str, str]
 ) -> None:
     chain = await deploy_chain(control)

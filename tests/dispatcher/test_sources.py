@@ -483,7 +483,7 @@ async def claim_of_job(control: Control) -> Claimed:
     return found
 
 
-async def test_what_a_person_holds_stays_held_over_a_deploy(control: Control, org: Org) -> None:
+async def test_a_manual_pause_survives_a_deploy(control: Control, org: Org) -> None:
     user = User(org.user, org.id, "acme", None, "admin")
     await deployed_and_active(control, org, DAG)
     await settle(control)

@@ -64,7 +64,7 @@ PUT_BACK = [
     for forgery in (*functions.FORGERIES, None)
 ]
 LINES = [
-    partial(logs.test_only_the_current_attempt_is_heard_also_when_it_has_just_ended, forged=forgery)
+    partial(logs.test_only_lines_of_the_current_attempt_are_stored_also_when_it_has_just_ended, forged=forgery)
     for forgery in logs.FORGERIES
 ]
 ANOTHER_END = partial(lifecycle.test_another_completion_of_an_ended_attempt_is_a_conflict, outputs=False)

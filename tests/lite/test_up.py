@@ -260,7 +260,7 @@ def test_a_detached_second_up_says_the_same_and_names_no_process_of_its_own(syst
     assert (system.home / "run" / "all_ready.json").read_text() == before
 
 
-def test_status_shows_every_process_to_people_and_programs(system: System) -> None:
+def test_status_shows_every_process_as_text_and_as_json(system: System) -> None:
     shown = system.trace("status")
     assert shown.returncode == 0
     for name in system.processes():

@@ -62,7 +62,7 @@ async def test_more_tasks_than_sandboxes_wait_for_their_place_and_none_of_them_l
     assert {(row["status"], row["attempt"]) for row in ended} == {("Completed", 1)}, ended
 
 
-async def test_what_it_says_is_kept_for_people(system: UdfSystem, runtime: str) -> None:
+async def test_what_it_logs_is_stored_for_users(system: UdfSystem, runtime: str) -> None:
     task = await system.asked(await system.deployed(PUBLISH, runtime))
     await system.over(task)
     async with asyncio.timeout(SECONDS):

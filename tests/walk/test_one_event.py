@@ -72,7 +72,7 @@ async def test_many_events_and_two_workers_make_each_task_run_once(walk: Walk) -
     assert sorted(ran, key=int) == [str(cursor) for cursor in range(30)]
 
 
-async def test_an_operator_that_fails_is_a_failed_task_with_its_words_and_the_worker_goes_on(walk: Walk) -> None:
+async def test_an_operator_that_fails_is_a_failed_task_with_its_message_and_the_worker_goes_on(walk: Walk) -> None:
     def breaks(task: TaskPayload) -> Outcome:
         if task.scope.cursor == 0:
             raise RuntimeError("the disk is made of cheese")

@@ -84,7 +84,7 @@ async def test_a_heartbeat_that_is_refused_for_any_reason_ends_the_work_at_once(
         assert await walk.statuses("work") == ["Running"], "nothing was reported"
 
 
-async def test_a_cancel_is_heard_while_the_queue_is_out_of_order(state_db: str, queue_db: str, tmp_path: Path) -> None:
+async def test_a_cancel_reaches_the_worker_while_the_queue_fails(state_db: str, queue_db: str, tmp_path: Path) -> None:
     holds = Holds()
     async with walking(state_db, queue_db, tmp_path) as walk, working(holding(walk, holds)):
         await a_task_in_hand(walk, holds)
@@ -155,7 +155,7 @@ async def test_a_queue_that_refuses_its_worker_ends_no_running_task(
         assert holds.runs == 2
 
 
-async def test_a_heartbeat_that_was_not_heard_is_said_again_before_the_lease_is_over(
+async def test_a_lost_heartbeat_is_repeated_before_the_lease_expires(
     state_db: str, queue_db: str, tmp_path: Path
 ) -> None:
     """One beat fails, and the next one by the clock would come too late."""
@@ -185,7 +185,7 @@ async def test_a_heartbeat_that_was_not_heard_is_said_again_before_the_lease_is_
         assert not holds.canceled.is_set()
 
 
-async def test_a_task_that_fails_while_data_postgres_is_away_is_reported_when_it_is_back(
+async def test_a_task_that_fails_while_data_postgres_is_unreachable_is_reported_when_it_is_back(
     state_db: str, queue_db: str, data_db: str, tmp_path: Path
 ) -> None:
     """Reported at once, an outage of some minutes would use up every attempt."""
