@@ -1,4 +1,4 @@
-"""A pool of the settings is the pool that a worker asks; what cannot be meant is refused without showing a secret."""
+"""A pool of the settings is the pool that a worker calls; invalid settings are refused without showing a secret."""
 
 from __future__ import annotations
 

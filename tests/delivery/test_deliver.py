@@ -224,7 +224,7 @@ async def test_another_organisation_with_the_same_keys_suppresses_nothing(house:
     async with house.delivering():
         assert await house.items(theirs, ["a"], user=RIVAL) == 1
         assert await house.items(mine, ["a"]) == 1
-        # Rows of theirs that name my alert: nothing of mine is kept from being sent, and nothing comes of theirs.
+        # Rows of theirs that name my alert: mine is sent all the same, and theirs have no effect.
         assert await house.items(mine, ["b"], user=RIVAL) == 1
         assert await house.items(mine, ["b"]) == 1
         await house.settled()
@@ -269,4 +269,4 @@ async def test_deliveries_that_ended_long_ago_are_deleted_and_no_others(house: H
 
     async with in_background(keep_pruning(house.pool, timedelta(days=10))):
         await until(only_the_others)
-    assert await prune_items(house.pool, timedelta(0)) == 0  # what has ended within a day stays, whatever is asked
+    assert await prune_items(house.pool, timedelta(0)) == 0  # what has ended within a day stays, whatever the age given

@@ -108,7 +108,7 @@ NOT_EVEN_AN_ADDRESS = [
 
 
 def says(*addresses: str) -> Any:
-    """A name server that answers this, to whatever it is asked."""
+    """A name server that answers every query with this."""
 
     async def resolve(host: str, port: int) -> Sequence[str]:
         del host, port

@@ -26,7 +26,7 @@ from tracelake.wire.task_messages import Claimed
 pytestmark = pytest.mark.anyio
 
 MONTH = timedelta(days=30)
-"""What is kept, in these tests."""
+"""How long replaced files are kept, in these tests."""
 A_MONTH_PASSES = """
 ALTER TABLE commits DISABLE TRIGGER commits_never_change;
 UPDATE commits SET created_at = created_at - interval '31 days';

@@ -336,7 +336,7 @@ async def test_several_claims_in_one_call_are_answered_in_their_order_as_each_wo
     assert missing == {"status": "NotClaimed", "reason": "NotFound"}
     given, again = sorted(
         (given, again), key=lambda element: str(element["status"])
-    )  # asked twice: given once, to either
+    )  # requested twice: given once, to either
     assert again == {"status": "NotClaimed", "reason": "AlreadyRunning"}
     assert [given["task"]["task_id"], two["task"]["task_id"]] == [str(first), str(second)]
     assert given.keys() == (await listeners.claim()).keys()

@@ -200,7 +200,7 @@ async def test_a_source_that_ran_well_for_long_is_restarted_at_once_and_its_rest
         due = await supervisor.next_due()
         assert due is not None
         assert due <= waits
-        assert due > waits - 4 or waits == 0  # less by the time that it took until we asked
+        assert due > waits - 4 or waits == 0  # less by the time that the query took
         await later(control, waits)
         await supervisor.once()
         row = await source(control)

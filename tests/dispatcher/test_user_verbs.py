@@ -1,4 +1,4 @@
-"""What people ask about tasks, datasets and entries: true, whole, in pages, and never of another organisation."""
+"""Answers to users about tasks, datasets and entries: true, whole, in pages, and never of another organisation."""
 
 from __future__ import annotations
 

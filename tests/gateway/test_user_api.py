@@ -167,7 +167,7 @@ def path_of(call: Call) -> str:
 
 
 HERE = {name: call for name, call in CALLS.items() if call.service == "dispatcher"}
-"""Those of the delivery process are asked in tests/delivery."""
+"""Those of the delivery process are tested in tests/delivery."""
 
 
 @pytest.mark.parametrize("call", HERE.values(), ids=HERE)
@@ -485,7 +485,7 @@ async def test_a_new_key_of_the_issuer_is_found_and_a_removed_one_is_dropped() -
     known = user_keys(fetch, monotonic=lambda: now[0])
     assert await known.find("one") is not None
     published[:] = ["two"]
-    assert await known.find("two") is None  # too soon to ask again
+    assert await known.find("two") is None  # too soon to fetch again
     now[0] += 5
     assert await known.find("two") is not None
     assert await known.find("one") is None

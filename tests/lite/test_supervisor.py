@@ -293,7 +293,7 @@ def test_a_process_that_starts_while_a_process_tree_is_listed_is_found_too() -> 
 
 
 def test_a_child_gets_one_stop_signal_and_finishes_its_work(folder: Path) -> None:
-    """Asked twice, a process takes it that there is no time, and drops its work."""
+    """On a second signal a process stops at once, and drops its work."""
     counts = (
         "\nasked = []\n"
         "signal.signal(signal.SIGTERM, lambda *_: asked.append(1))\n"

@@ -1,4 +1,4 @@
-"""`trace up` as a person runs it: real processes, attacked one by one."""
+"""`trace up` as a user runs it: real processes, attacked one by one."""
 
 from __future__ import annotations
 
@@ -340,7 +340,7 @@ def test_a_signal_stops_everything_in_order(folder: Path, how: signal.Signals) -
 
 
 def test_on_a_terminal_a_live_table_shows_every_process(folder: Path) -> None:
-    """A real pseudo-terminal, wide enough for a person."""
+    """A real pseudo-terminal of 180 columns."""
     terminal, screen = pty.openpty()
     fcntl.ioctl(screen, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 180, 0, 0))
     system = System(folder, "--without", LIGHT, env={"TERM": "xterm-256color"})
@@ -418,7 +418,7 @@ def test_the_listeners_are_open_and_verbs_answered_while_spark_starts(folder: Pa
         assert not (system.home / "run" / "all_ready.json").exists()
     finally:
         families = system.pids()
-        system.process.kill()  # not asked to stop: Spark's start cannot be
+        system.process.kill()  # not by a signal: Spark's start cannot be interrupted
         message = system.process.communicate()[0]
         wait_until(lambda: not members_of(families), 60)
     assert "the listeners are open" in message

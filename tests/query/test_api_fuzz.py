@@ -45,9 +45,7 @@ async def test_no_input_makes_a_listener_of_the_query_service_fail(system: Query
         if isinstance(case.body, dict) and data.draw(st.booleans()):
             case.body["sql"] = data.draw(st.sampled_from(QUERIES))
         answer = case.call(base_url=str(listeners[label].base_url), headers=headers, verify=str(system.rig.walk.ca))
-        overran = (
-            answer.status_code == 504 and answer.json()["error"]["code"] == "query_timeout"
-        )  # a limit it asked for
+        overran = answer.status_code == 504 and answer.json()["error"]["code"] == "query_timeout"  # a limit of its own
         assert answer.status_code < 500 or overran, (case, answer.text)
         assert str(answer.status_code) in operations[label].definition.raw["responses"], answer.text
 

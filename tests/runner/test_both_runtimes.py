@@ -117,7 +117,7 @@ async def test_it_cannot_complete_another_task(system: UdfSystem, runtime: str) 
 
 
 async def test_a_function_gets_the_credentials_of_its_task(system: UdfSystem, runtime: str) -> None:
-    """The disk store's are the folders; minted by the wrapper, or asked for by the function itself."""
+    """The disk store's are the folders; minted by the wrapper, or requested by the function itself."""
     code = """
         from trace_udf import udf
         @udf

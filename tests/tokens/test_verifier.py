@@ -1,4 +1,4 @@
-"""A verifier believes a token of a published key and no other, asks for keys at a bounded pace, and remembers."""
+"""A verifier accepts tokens of published keys only, fetches keys at a bounded rate, and caches them."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ pytestmark = pytest.mark.anyio
 
 
 class Sources(Runner):
-    """Sources run until they are asked to stop, and other tasks as they do."""
+    """Sources run until they are stopped, and other tasks to their end."""
 
     def run(self, claimed: Claimed, listener: TaskApi) -> Finished:
         if claimed.task.timeout_seconds is None:
@@ -68,7 +68,7 @@ def tasks_over(walk: Walk, line: Line) -> httpx.AsyncClient:
 async def test_a_heartbeat_that_is_refused_for_any_reason_ends_the_work_at_once(
     state_db: str, queue_db: str, tmp_path: Path
 ) -> None:
-    """The lease cannot be kept, so nothing of it will count; and its slot is free only when it has ended."""
+    """The lease is lost, so its result cannot count; and its slot is free only when it has ended."""
 
     async def loses_its_token(request: httpx.Request) -> None:
         request.headers[CAPABILITY_HEADER] = "invalid"

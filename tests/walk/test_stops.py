@@ -71,7 +71,7 @@ async def waiting(walk: Walk, count: int) -> None:
 
 
 async def until_unchanged(dispatcher: DispatcherClient) -> None:
-    """A Dispatcher that has just begun to hear the others knows nothing of what was before, and says so once."""
+    """A Dispatcher that has just begun to listen does not know earlier changes, and reports that once."""
     mark = (await dispatcher.stops("")).mark
     while (answer := await dispatcher.stops(mark)).changed:
         mark = answer.mark
@@ -206,7 +206,7 @@ async def test_a_worker_that_ends_as_soon_as_it_began_leaves_no_connection_open(
             dispatcher = DispatcherClient(http)
             hearing = asyncio.create_task(listen_for_stops(dispatcher, ()))
             if turns % 2:
-                await dispatcher.ready()  # on a connection that both may want
+                await dispatcher.ready()  # on a connection that both may use
             for _ in range(turns):
                 await asyncio.sleep(0 if turns < 40 else 0.001)
             hearing.cancel()
@@ -238,7 +238,7 @@ async def test_a_call_without_a_mark_gets_one_at_once() -> None:
 
 @pytest.mark.parametrize("mark", ["00000000-0", "00000000-7"])
 async def test_a_mark_of_another_process_waits_for_what_comes(mark: str) -> None:
-    """Else a worker whose calls go to two replicas in turn would be answered at once for ever."""
+    """Else a worker whose calls go to two replicas in turn would be answered at once each time."""
     stops = Stops()
     stops.wake()
     assert not (await stops.after(mark, 0)).changed
