@@ -232,7 +232,7 @@ async def test_one_connection_too_many_is_503_and_health_is_answered(tmp_path: P
         assert await more.rest() == b"", "and it is closed"
 
 
-async def test_what_is_no_http_is_refused_in_the_usual_shape(tmp_path: Path) -> None:
+async def test_a_request_that_is_not_http_is_refused_in_the_usual_shape(tmp_path: Path) -> None:
     async with listening(tmp_path, SHORT) as listener:
         line = await listener.line()
         await line.send(b"\x00\x01\x02 nonsense\r\n\r\n")

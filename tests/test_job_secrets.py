@@ -88,7 +88,7 @@ def test_all_that_a_worker_does_not_have_is_named_with_the_variables_that_set_it
         ({}, f'[secrets.api_key]\nvalue = "{VALUE}"\n', "trace.toml", "is a secret, and every process"),
     ],
 )
-def test_what_cannot_be_a_secret_or_stands_in_a_file_is_refused_and_not_repeated(
+def test_an_invalid_secret_or_one_in_a_file_is_refused_and_not_repeated(
     env: dict[str, str], file: str, where: str, said: str, tmp_path: Path
 ) -> None:
     (tmp_path / "trace.toml").write_text(file)

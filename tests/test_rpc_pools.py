@@ -1,4 +1,4 @@
-"""A pool of the settings is the pool that a worker asks; what cannot be meant is refused without showing a secret."""
+"""A pool of the settings is the pool that a worker calls; invalid settings are refused without showing a secret."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_a_key_in_a_header_goes_to_its_own_node_alone(tmp_path: Path) -> None:
         ({"endpoints": "a=https://one", "headers": "b=x-api-key: SECRET-1"}, "number 1 must say whose it is"),
     ],
 )
-def test_what_is_no_address_and_no_header_is_refused_without_being_shown(
+def test_invalid_addresses_and_headers_are_refused_without_being_shown(
     given: dict[str, str], said: str, tmp_path: Path
 ) -> None:
     with pytest.raises(SettingsError, match=said) as refused:

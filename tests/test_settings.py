@@ -91,7 +91,7 @@ def test_a_variable_that_is_like_one_of_ours_is_refused(misspelt: str, tmp_path:
 
 
 @pytest.mark.parametrize("nonsense", ["", "?", "-1", "1e99", "nan", "[]", "{}", "null"])
-def test_nonsense_is_refused_in_words_of_ours(nonsense: str, tmp_path: Path) -> None:
+def test_invalid_values_are_refused_with_our_own_message(nonsense: str, tmp_path: Path) -> None:
     with pytest.raises(SettingsError) as refused:
         load_settings({leaf.of("x").variable: nonsense for leaf in leaves()}, home=tmp_path)
     assert refused.value.message.count("is wanted") > 50

@@ -73,7 +73,7 @@ def test_an_input_that_is_at_its_end_from_the_beginning_ends_the_chain() -> None
 
 
 @pytest.mark.parametrize(("how", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, -signal.SIGTERM)])
-def test_a_signal_is_heard_while_blocks_are_made(how: signal.Signals, code: int) -> None:
+def test_a_signal_is_handled_while_blocks_are_made(how: signal.Signals, code: int) -> None:
     process = subprocess.Popen([*DEVCHAIN, "--port", "0", "--blocks", "99999999999"], stderr=subprocess.PIPE)
     try:
         before = 0.0

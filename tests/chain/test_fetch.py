@@ -1,4 +1,4 @@
-"""A range of blocks becomes tables that equal the chain, whatever the nodes' limits; asked as a Spark executor asks."""
+"""A range of blocks becomes tables that equal the chain, whatever the nodes' limits; called as by a Spark executor."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def test_a_node_that_stumbles_is_asked_again(devchain: Devchain, kind: str) -> N
         ("unknown_method", 1, ProviderRefused),
     ],
 )
-def test_a_pool_without_a_working_node_says_what_is_wrong_and_with_whom(
+def test_a_pool_without_a_working_node_names_each_node_and_its_error(
     devchain: Devchain, kind: str, value: float, error: type[ProviderError]
 ) -> None:
     devchain.fault(kind, value=value)
@@ -216,7 +216,7 @@ def test_a_range_that_is_read_after_a_reorg_is_of_the_new_fork() -> None:
 
 @pytest.mark.parametrize("calls", range(2, 6))
 def test_a_reorg_between_two_calls_of_one_range_never_mixes_two_forks(calls: int) -> None:
-    """The reorg comes before the node has heard that call, and after it has answered those before."""
+    """The reorg comes before the node has received that call, and after it has answered those before."""
     with running(blocks=60) as moving, before_call(moving, calls, lambda: moving.reorg(20)) as url:
         old = moving.chain()
         pool = replace(moving.pool(batch_size=8, max_concurrency=1, **QUICK), endpoints=(Endpoint(url, "a"),))
@@ -261,7 +261,7 @@ def before_call(moving: Devchain, number: int, act: Callable[[], object]) -> Ite
 
 
 def test_a_node_on_another_fork_does_not_spoil_the_range() -> None:
-    """One node lags on the old branch's height: the pieces it gives do not link, so each node is asked alone."""
+    """One node lags on the old branch's height: the pieces it gives do not link, so each node is queried alone."""
     with running(blocks=60) as moving:
         moving.fault("lie_parent", node="bad", method="eth_getBlockByNumber")
         pool = moving.pool("bad", "good", batch_size=2, **QUICK)

@@ -155,7 +155,7 @@ def test_calls_go_in_batches(devchain: Devchain) -> None:
     assert sizes.count(40) == 5
 
 
-def test_who_waits_for_a_place_and_goes_leaves_no_place_taken() -> None:
+def test_a_canceled_wait_for_a_place_leaves_no_place_taken() -> None:
     async def main() -> None:
         slots = SharedSemaphore(1)
         async with slots:

@@ -1,4 +1,4 @@
-"""Whatever a node answers, the rows are the chain's or the node is named; an honest one beside it is asked instead."""
+"""Whatever a node answers, the rows are the chain's or the node is named; an honest one beside it is used instead."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Nodes' refusals in their own words: what passes by itself is waited for, what is too much is asked for in halves."""
+"""Nodes' refusals in their own words: temporary refusals are waited for, ranges that are too large are halved."""
 
 from __future__ import annotations
 

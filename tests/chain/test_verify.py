@@ -113,7 +113,7 @@ def test_receipts_that_do_not_add_up_are_found(made: Made) -> None:
     refused(lambda: check_receipts(made.block, made.receipts), "gas used")
 
 
-def test_a_sender_on_whom_receipt_and_transaction_disagree_is_found(made: Made) -> None:
+def test_a_sender_that_differs_in_receipt_and_transaction_is_found(made: Made) -> None:
     made.receipts[0].from_ = other(made.receipts[0].from_)
     refused(lambda: check_receipts(made.block, made.receipts), "senders")
 

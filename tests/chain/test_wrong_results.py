@@ -18,7 +18,7 @@ from tracelake_devchain.wrong_results import LIES
 FOUND_WITHOUT_ROOTS = set(LIES) - {"lie_value", "lie_log"}
 """These two change only what a root proves."""
 NOT_ABOUT_LOGS = {"lie_value", "lie_sender", "missing_transaction"}
-"""Lies about what is not asked for when only logs are wanted."""
+"""Wrong values that are not fetched when only logs are needed."""
 
 
 @pytest.mark.parametrize("kind", LIES)

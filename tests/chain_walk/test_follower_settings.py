@@ -172,7 +172,7 @@ async def test_a_follower_stops_soon_on_request_though_its_node_never_answers(ba
         async with working(system.worker_on(pool)):
             async with asyncio.timeout(60):
                 await called.wait()
-        # Here working() has asked it to stop, and has waited for that.
+        # Here working() has stopped it, and has waited for that.
     assert await system.failures() == []
 
 

@@ -41,7 +41,7 @@ ONE_ATTEMPT = "runtime: ecs_platform\n    max_attempts: 1\n    max_platform_fail
 PROGRESS = "SELECT t.progress ->> 'message' FROM tasks t JOIN jobs j ON j.id = t.job_id WHERE j.name = 'follow'"
 
 
-async def test_ingest_names_who_is_wrong_and_commits_nothing_and_all_of_it_from_an_honest_one(
+async def test_ingest_names_the_wrong_node_and_commits_nothing_from_it_and_all_from_an_honest_one(
     bare_system: ChainSystem,
 ) -> None:
     system = bare_system
@@ -67,7 +67,7 @@ async def test_ingest_names_who_is_wrong_and_commits_nothing_and_all_of_it_from_
         assert rows_of(found, table) == truth(system.devchain, table, 40, 59)
 
 
-async def test_the_follower_waits_and_says_who_is_wrong_and_goes_on_with_an_honest_one(
+async def test_the_follower_waits_names_the_wrong_node_and_goes_on_with_an_honest_one(
     bare_system: ChainSystem,
 ) -> None:
     system = bare_system

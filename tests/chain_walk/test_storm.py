@@ -147,7 +147,7 @@ def test_what_is_hard_leaves_hot_and_cold_equal_to_the_chain(storm: RunStorm, st
     storm(lambda made: made.tell(story))
 
 
-def test_who_began_at_the_tip_equals_the_chain_from_there_on_whatever_is_reorganised(storm: RunStorm) -> None:
+def test_a_follower_that_began_at_the_tip_equals_the_chain_from_there_on_through_any_reorg(storm: RunStorm) -> None:
     storm(lambda made: made.tell(FROM_THE_TIP), Follows("latest"))
 
 

@@ -1,4 +1,4 @@
-"""`trace alert` as a person types it, against a running Dispatcher and Gateway."""
+"""`trace alert` as a user types it, against a running Dispatcher and Gateway."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The verbs of the command line against a running Dispatcher and Gateway, over TLS, as a person types them."""
+"""The verbs of the command line against a running Dispatcher and Gateway, over TLS, as a user types them."""
 
 from __future__ import annotations
 

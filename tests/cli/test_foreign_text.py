@@ -1,4 +1,4 @@
-"""Text of others is shown and never obeyed: every verb, asked of a Gateway whose every text is hostile."""
+"""Text of others is shown and never obeyed: every verb, called on a Gateway whose every text is hostile."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ ARGUMENTS: Mapping[str, tuple[tuple[str, ...], ...]] = {
     "sink dead": ((),),
     "sink replay": ((ID,),),
 }
-"""Every verb that asks a Gateway, and with what."""
+"""Every verb that calls a Gateway, and its arguments."""
 OWN_WORDS = (
     *("up", "down", "demo", "devchain", "status", "doctor", "token", "config show", "db migrate", "db check"),
     *("dispatcher", "worker", "sink", "runner", "gateway", "scheduler", "delivery", "udf build", "udf test"),

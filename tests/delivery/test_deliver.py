@@ -72,7 +72,7 @@ async def test_what_will_be_refused_again_fails_at_once_and_no_redirect_is_follo
     assert [got.path for got in receiver.got] == ["/hook"]
 
 
-async def test_it_gives_up_after_so_many_attempts_and_a_person_can_have_it_sent_again(
+async def test_it_fails_after_the_maximum_of_attempts_and_can_be_retried_manually(
     system: DeliverySystem, receiver: Receiver
 ) -> None:
     receiver.answers = [(500, {})] * 3
@@ -88,7 +88,9 @@ async def test_it_gives_up_after_so_many_attempts_and_a_person_can_have_it_sent_
         assert (await system.ask(WRITER, "POST", path)).status_code == 409, "what was sent is not sent again"
 
 
-async def test_an_old_event_is_not_sent_unless_a_person_asks_for_it(system: DeliverySystem, receiver: Receiver) -> None:
+async def test_an_old_event_is_not_sent_unless_it_is_retried_manually(
+    system: DeliverySystem, receiver: Receiver
+) -> None:
     await system.channel()
     alert = await system.alert(max_age_seconds=3600)
     async with system.delivering():
@@ -153,7 +155,7 @@ async def test_a_slow_receiver_does_not_delay_the_others(system: DeliverySystem,
         await system.settled()
 
 
-async def test_what_a_lost_process_had_taken_is_sent_by_another_when_its_lease_is_over(system: DeliverySystem) -> None:
+async def test_deliveries_of_a_lost_process_are_sent_by_another_when_its_lease_is_over(system: DeliverySystem) -> None:
     await system.channel()
     alert = await system.alert()
     await system.items(alert, ["a"])
@@ -203,7 +205,7 @@ async def _said(system: DeliverySystem) -> bool:
     return "its address is not known" in ((await system.states())["a"][2] or "")
 
 
-async def test_an_endless_answer_is_read_no_further_than_it_may(system: DeliverySystem) -> None:
+async def test_an_endless_answer_is_read_up_to_the_limit(system: DeliverySystem) -> None:
     async def endless(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
         writer.write(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n")
@@ -232,7 +234,7 @@ async def test_another_organisation_with_the_same_keys_suppresses_nothing(
     async with system.delivering():
         assert await system.items(theirs, ["a"], user=RIVAL) == 1
         assert await system.items(mine, ["a"]) == 1
-        # Rows of theirs that name my alert: nothing of mine is kept from being sent, and nothing comes of theirs.
+        # Rows of theirs that name my alert: mine is sent all the same, and theirs have no effect.
         assert await system.items(mine, ["b"], user=RIVAL) == 1
         assert await system.items(mine, ["b"]) == 1
         await system.settled()
@@ -277,4 +279,4 @@ async def test_deliveries_that_ended_long_ago_are_deleted_and_no_others(system: 
 
     async with in_background(keep_pruning(system.pool, timedelta(days=10))):
         await until(only_the_others, "the old deliveries are deleted")
-    assert await prune(system.pool, timedelta(0)) == 0  # what has ended within a day stays, whatever is asked
+    assert await prune(system.pool, timedelta(0)) == 0  # what has ended within a day stays, whatever the age given

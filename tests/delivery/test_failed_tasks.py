@@ -1,4 +1,4 @@
-"""A task that has failed for good raises its organisation's alert once: by the outbox, the sink and delivery."""
+"""A task that has failed permanently raises its organisation's alert once: by the outbox, the sink and delivery."""
 
 from __future__ import annotations
 

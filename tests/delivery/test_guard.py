@@ -108,7 +108,7 @@ NOT_EVEN_AN_ADDRESS = [
 
 
 def says(*addresses: str) -> Any:
-    """A name server that answers this, to whatever it is asked."""
+    """A name server that answers every query with this."""
 
     async def resolve(host: str, port: int) -> Sequence[str]:
         del host, port
@@ -124,7 +124,7 @@ async def test_an_address_of_our_own_network_is_refused_however_it_is_written(ur
 
 
 @pytest.mark.parametrize("url", NOT_EVEN_AN_ADDRESS)
-async def test_what_is_no_address_is_refused_before_anything_is_looked_up(url: str) -> None:
+async def test_an_invalid_address_is_refused_before_a_lookup(url: str) -> None:
     async def resolve(host: str, port: int) -> Sequence[str]:
         raise AssertionError((host, port))
 
@@ -146,7 +146,7 @@ closed = st.one_of(
 
 @given(bad=closed, good=st.lists(st.just(PUBLIC), max_size=3), place=st.integers(0, 3))
 @LAW
-async def test_one_address_that_is_not_public_closes_the_name(bad: Any, good: list[str], place: int) -> None:
+async def test_a_name_with_one_address_that_is_not_public_is_refused(bad: Any, good: list[str], place: int) -> None:
     answer = [*good[:place], str(bad), *good[place:]]
     with pytest.raises(DestinationRefused):
         await find_destination("https://example.org/", STRICT, says(*answer))
@@ -154,7 +154,7 @@ async def test_one_address_that_is_not_public_closes_the_name(bad: Any, good: li
 
 @given(number=st.integers(0, 2**32 - 1))
 @LAW
-async def test_an_ipv4_address_in_ipv6_dress_is_judged_as_what_it_is(number: int) -> None:
+async def test_an_ipv4_mapped_address_is_checked_as_ipv4(number: int) -> None:
     async def verdict(address: str) -> bool:
         try:
             return bool(await find_destination("https://example.org/", STRICT, says(address)))
@@ -223,7 +223,7 @@ async def test_an_alert_to_our_own_network_fails_and_does_not_say_what_is_there(
     assert receiver.got == []
 
 
-async def test_a_certificate_is_held_against_the_name_though_the_address_is_called(tmp_path: Path) -> None:
+async def test_a_certificate_is_verified_against_the_name_though_the_address_is_called(tmp_path: Path) -> None:
     async def hook(request: Request) -> Response:
         return json_response({"host": request.headers["host"]})
 

@@ -165,7 +165,7 @@ def test_a_wait_for_stops_after_what_is_no_mark_is_refused_at_once(at: At) -> No
         assert answer.json()["error"]["where"] == "query after"
 
 
-def test_the_description_is_served_to_who_may_have_it_and_names_every_route(at: At) -> None:
+def test_the_openapi_document_is_served_to_authorised_callers_and_names_every_route(at: At) -> None:
     path = "/internal/openapi.json"
     assert at.do(at.listeners.internal.get(path)).status_code == 401
     assert at.do(at.listeners.task.get(path, headers=WORKER)).status_code == 404

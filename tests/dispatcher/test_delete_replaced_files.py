@@ -26,7 +26,7 @@ from tracelake.wire.task_messages import Claimed
 pytestmark = pytest.mark.anyio
 
 MONTH = timedelta(days=30)
-"""What is kept, in these tests."""
+"""How long replaced files are kept, in these tests."""
 A_MONTH_PASSES = """
 ALTER TABLE commits DISABLE TRIGGER commits_never_change;
 UPDATE commits SET created_at = created_at - interval '31 days';
@@ -75,7 +75,7 @@ async def test_what_a_running_task_has_pinned_stays_however_old_it_is(control: C
     assert names(control, folder_of(former)) == set()
 
 
-async def test_a_reader_whose_files_are_gone_is_refused_and_never_shown_a_hole(control: Control) -> None:
+async def test_a_reader_whose_files_are_deleted_is_refused_and_never_reads_a_gap(control: Control) -> None:
     chain = await deploy_chain(control)
     await written(control, chain, (0, 99))
     reader, reads = await claimed(control, await a_task(control, chain, "second"))

@@ -427,7 +427,7 @@ async def test_an_attempt_that_is_over_is_called_off(control: Control) -> None:
     assert await statuses(control, chain) == ["Canceled"]
 
 
-async def test_the_lease_of_a_function_that_never_says_a_word_is_kept_while_it_runs(control: Control) -> None:
+async def test_the_lease_of_a_silent_function_is_renewed_while_it_runs(control: Control) -> None:
     chain, gate = await fan_out(control, 1), asyncio.Event()
 
     async def act(invocation: Invocation) -> Invoked:

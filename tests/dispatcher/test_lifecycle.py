@@ -103,7 +103,7 @@ async def test_a_claim_whose_answer_was_lost_is_answered_again_with_its_lease_an
     assert await claim_again(control.hot, [request]) == [], "an ended task cannot be claimed again"
 
 
-async def test_a_worker_that_never_hears_holds_a_task_for_two_leases_at_most(control: Control) -> None:
+async def test_a_worker_that_gets_no_answer_holds_a_task_for_two_leases_at_most(control: Control) -> None:
     chain = await deploy_chain(control)
     request = ClaimRequest(task_id=await a_task(control, chain), worker_id="w", claim_id=uuid4())
     await claim_tasks(control, [request])
@@ -285,7 +285,7 @@ async def test_a_failure_waits_for_its_retry_and_the_last_one_is_final(control: 
     assert await control.pool.fetchval("SELECT count(*) FROM task_attempts WHERE task_id = $1", task_id) == 3
 
 
-async def test_a_failure_that_cannot_be_helped_is_final_at_once(control: Control) -> None:
+async def test_a_failure_that_is_not_retryable_is_final_at_once(control: Control) -> None:
     chain = await deploy_chain(control)
     task, claims = await claimed(control, await a_task(control, chain))
     request = completion(task, status="Failed", error_message="bad config", retryable=False)
@@ -435,7 +435,7 @@ async def test_an_unreadable_outbox_entry_fails_and_the_others_are_published(
     assert "cannot be read" in rows[0]["last_error"]
 
 
-async def test_what_a_dead_replica_had_taken_is_taken_again(control: Control) -> None:
+async def test_outbox_entries_of_a_dead_replica_are_taken_again(control: Control) -> None:
     chain = await deploy_chain(control)
     task = await a_task(control, chain)
     await control.pool.execute(
@@ -472,7 +472,7 @@ async def test_more_events_than_fit_into_a_batch_are_routed_and_woken_in_one_go(
     assert left == 0
 
 
-async def test_what_a_process_of_this_machine_had_taken_need_not_wait_once_it_is_dead(control: Control) -> None:
+async def test_outbox_entries_of_a_dead_process_on_this_machine_are_taken_at_once(control: Control) -> None:
     chain = await deploy_chain(control)
     tasks = [await a_task(control, chain) for _ in range(2)]
     dead, alive, host = await asyncio.create_subprocess_exec("true"), os.getppid(), host_of(control.replica)

@@ -141,7 +141,7 @@ async def test_completions_that_come_together_are_judged_and_answered_each_by_it
     assert await listeners.control.pool.fetchval("SELECT count(*) FROM events") == 1
 
 
-async def test_a_client_sends_what_ends_together_in_few_calls_and_each_hears_its_own(listeners: Listeners) -> None:
+async def test_a_client_batches_concurrent_completions_and_each_gets_its_own_answer(listeners: Listeners) -> None:
     claims = [msgspec.convert(await listeners.claim(), Claimed) for _ in range(30)]
     client = TaskClient(listeners.task)
     answers = await asyncio.gather(
@@ -175,7 +175,9 @@ async def test_the_largest_completions_that_go_together_fit_into_one_body(listen
     assert MAX_BODY_BYTES / 2 < max(sizes) < MAX_BODY_BYTES
 
 
-async def test_a_completion_with_thousands_of_partitions_is_heard_and_replaced_as_a_whole(listeners: Listeners) -> None:
+async def test_a_completion_with_thousands_of_partitions_is_accepted_and_replaced_as_a_whole(
+    listeners: Listeners,
+) -> None:
     client = TaskClient(listeners.task)
     for commit in (1, 2):
         task = msgspec.convert(await listeners.claim(), Claimed)
@@ -334,7 +336,7 @@ async def test_several_claims_in_one_call_are_answered_in_their_order_as_each_wo
     assert missing == {"status": "NotClaimed", "reason": "NotFound"}
     given, again = sorted(
         (given, again), key=lambda element: str(element["status"])
-    )  # asked twice: given once, to either
+    )  # requested twice: given once, to either
     assert again == {"status": "NotClaimed", "reason": "AlreadyRunning"}
     assert [given["task"]["task_id"], two["task"]["task_id"]] == [str(first), str(second)]
     assert given.keys() == (await listeners.claim()).keys()

@@ -67,7 +67,7 @@ async def test_lines_per_attempt_and_their_length_are_limited(control: Control) 
 
 
 @pytest.mark.parametrize("forged", FORGERIES, ids=["attempt", "token"])
-async def test_only_the_current_attempt_is_heard_also_when_it_has_just_ended(
+async def test_only_lines_of_the_current_attempt_are_stored_also_when_it_has_just_ended(
     control: Control, forged: dict[str, Any]
 ) -> None:
     chain = await deploy_chain(control)

@@ -72,7 +72,7 @@ def spans(bodies: Sequence[EventBody | InvalidationBody]) -> list[Range]:
 ranges = st.builds(lambda start, length: Range(start, start + length), st.integers(0, 300), st.integers(1, 120))
 
 
-def test_noop_passes_on_what_it_hears_once_for_each_output() -> None:
+def test_noop_forwards_its_event_once_to_each_output() -> None:
     for scope in (ScopeRef(), ScopeRef(cursor=7), ScopeRef(partition_key="2025-01-01"), ScopeRef(start=3, end=9)):
         done = noop.run(payload("noop", {}, scope, outputs=2), None)
         assert [event.dataset_uuid for event in done.events] == [output.dataset_uuid for output in OUTPUTS]
@@ -376,7 +376,7 @@ async def test_a_replica_that_dies_in_the_middle_leaves_the_task_queued(
 
 
 @pytest.mark.anyio
-async def test_what_an_unchanged_aggregator_heard_goes_on_in_the_next_version(
+async def test_an_unchanged_aggregator_keeps_its_state_in_the_next_version(
     pair: tuple[Control, Control], org: Org
 ) -> None:
     control, _ = pair
@@ -450,7 +450,7 @@ async def test_an_activation_in_the_middle_of_a_busy_aggregator_loses_nothing(
     assert (completed, done.made_again) == (60, done.canceled_tasks)
 
 
-def test_heard_ranges_are_kept_merged() -> None:
+def test_received_ranges_are_stored_merged() -> None:
     feed = Feed(1000)
     for n in range(0, 200, 2):
         feed.hear(over(Range(n, n + 2)))

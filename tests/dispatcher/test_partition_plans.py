@@ -71,7 +71,7 @@ async def rows_read(pool: asyncpg.Pool, statement: str, values: str) -> int:
             return int(await connection.fetchval(READ))
 
 
-async def test_of_many_partitions_only_those_that_are_meant_are_read(control: Control) -> None:
+async def test_only_the_requested_partitions_are_read(control: Control) -> None:
     chain = await deploy_chain(control)
     await fill(control, chain)
     version = chain.versions["first"]

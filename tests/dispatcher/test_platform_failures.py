@@ -1,4 +1,4 @@
-"""Attempts that the platform ended count against a limit of their own; a task that failed for good is said loudly."""
+"""Attempts that the platform ended count against a limit of their own; a task that failed permanently is reported."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ async def test_the_platforms_failures_have_a_limit_of_their_own_and_its_end_is_s
 
 
 async def lost(control: Control, task_id: Any, worker: str, beside: Any = None) -> datetime | None:
-    """The next attempt is claimed by this worker, alone or beside another task, and the worker is not heard again.
+    """The next attempt is claimed by this worker, alone or beside another task, and the worker sends no heartbeat.
     When the task is due again.
     """
     tasks = [task_id, *([beside] if beside is not None else [])]
@@ -187,7 +187,7 @@ async def test_a_late_failure_says_anew_whose_fault_the_end_was(control: Control
 
 
 @pytest.mark.parametrize(("silent", "outcome"), [(5, ("TimedOut", "job")), (300, ("LeaseExpired", "platform"))])
-async def test_who_was_heard_until_the_time_was_up_used_it_up_and_who_fell_silent_before_was_lost(
+async def test_an_attempt_with_heartbeats_until_its_timeout_counts_and_one_that_fell_silent_was_lost(
     control: Control, silent: int, outcome: tuple[str, str]
 ) -> None:
     chain = await deploy_chain(control)

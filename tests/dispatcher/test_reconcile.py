@@ -181,7 +181,7 @@ async def test_a_long_queue_is_not_taken_for_lost_messages(control: Control) -> 
     assert await look(slow) == Repairs(wake_ups=3)
 
 
-async def test_two_replicas_at_once_mend_once(pair: tuple[Control, Control]) -> None:
+async def test_two_concurrent_replicas_repair_once(pair: tuple[Control, Control]) -> None:
     first, second = pair
     chain = await deploy_chain(first)
     await complete_with_events(first, chain)
@@ -234,7 +234,7 @@ async def jobs_with_tasks(control: Control) -> list[tuple[str, str]]:
     return [tuple(row) for row in rows]
 
 
-async def test_only_readers_that_were_active_then_get_what_they_missed(control: Control) -> None:
+async def test_only_readers_that_were_active_at_the_time_get_the_lost_event(control: Control) -> None:
     with registered(pull=PULL):
         org = await an_org(control.pool)
         await deployed_and_active(control, org, COUNTER)
@@ -242,7 +242,7 @@ async def test_only_readers_that_were_active_then_get_what_they_missed(control: 
         await trigger(control, org.id, "counter", "count", start=0, end=9, request_id=uuid4())
         await drained(control)
         await deployed_and_active(control, org, DAGS.format(name="new", n=1))
-        assert (await look(control)).total == 0  # a newcomer hears of what comes, not of what was
+        assert (await look(control)).total == 0  # a new reader gets later events, not earlier ones
         await control.pool.execute("DELETE FROM tasks WHERE dedupe_key LIKE 'partition%'")
         assert await look(control) == Repairs(events=1)
         await drained(control)
@@ -273,7 +273,7 @@ async def test_an_old_generation_is_left_alone(control: Control) -> None:
     assert (await look(control)).total == 0
 
 
-async def test_the_past_comes_round_slice_by_slice(control: Control) -> None:
+async def test_the_past_is_checked_slice_by_slice(control: Control) -> None:
     chain = await deploy_chain(control)
     await control.pool.execute("UPDATE dag_current_versions SET updated_at = now() - interval '10 h'")
     await control.pool.execute(  # the test writes the past: as it was, versions never change

@@ -79,7 +79,7 @@ async def test_the_wake_up_goes_out_without_the_drain_and_is_marked_soon_after(c
     assert await messages(control) == 0
 
 
-async def test_what_goes_out_while_others_are_being_marked_is_marked_too(control: Control) -> None:
+async def test_wake_ups_published_while_others_are_being_marked_are_marked_too(control: Control) -> None:
     chain, wake = await deploy_chain(control), publishing(control)
     await complete_with_event(control, chain, cursor=1)
     async with control.pool.acquire() as other, other.transaction():
@@ -116,7 +116,7 @@ async def test_a_reader_that_can_have_no_task_keeps_no_completion_from_counting(
     assert len(await tasks_of(control, chain, "second")) == 1
 
 
-async def test_what_a_replica_died_with_is_published_by_another(
+async def test_wake_ups_of_a_dead_replica_are_published_by_another(
     control: Control, state_db: str, queue_db: str, tmp_path: Path
 ) -> None:
     chain = await deploy_chain(control)

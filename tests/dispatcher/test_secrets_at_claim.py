@@ -51,7 +51,7 @@ async def test_where_there_are_none_a_claim_has_no_such_field_which_older_worker
 
 
 @pytest.mark.parametrize("operator", ["sql", "noop", "of_another_time"])
-async def test_an_operator_without_a_use_for_them_hears_no_names(control: Control, operator: str) -> None:
+async def test_an_operator_that_takes_no_secrets_gets_no_names(control: Control, operator: str) -> None:
     """Its DAG may be of a time when they were not refused, and its worker too, which would not know the field."""
     answer, _ = await claimed(control, await a_task(control, await a_chain(control, ["API_KEY"], operator)))
     assert "API_KEY" not in msgspec.json.encode(answer).decode()
@@ -62,7 +62,7 @@ async def test_an_operator_without_a_use_for_them_hears_no_names(control: Contro
     [{}, {**RUNTIMES, "ecs_platform": RuntimeSettings(queue="tasks-ecs_platform", untrusted=True)}],
     ids=["gone", "untrusted"],
 )
-async def test_a_runtime_that_is_trusted_no_more_hears_no_names(
+async def test_a_runtime_that_is_no_longer_trusted_gets_no_names(
     control: Control, runtimes: dict[str, RuntimeSettings]
 ) -> None:
     chain = await a_chain(control, ["API_KEY"])

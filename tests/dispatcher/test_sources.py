@@ -200,7 +200,7 @@ async def test_a_source_that_ran_well_for_long_is_restarted_at_once_and_its_rest
         due = await supervisor.next_due()
         assert due is not None
         assert due <= waits
-        assert due > waits - 4 or waits == 0  # less by the time that it took until we asked
+        assert due > waits - 4 or waits == 0  # less by the time that the query took
         await later(control, waits)
         await supervisor.once()
         row = await source(control)
@@ -483,7 +483,7 @@ async def claim_of_job(control: Control) -> Claimed:
     return found
 
 
-async def test_what_a_person_holds_stays_held_over_a_deploy(control: Control, org: Org) -> None:
+async def test_a_manual_pause_survives_a_deploy(control: Control, org: Org) -> None:
     user = User(org.user, org.id, "acme", None, "admin")
     await deployed_and_active(control, org, DAG)
     await settle(control)

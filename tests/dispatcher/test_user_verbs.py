@@ -1,4 +1,4 @@
-"""What people ask about tasks, datasets and entries: true, whole, in pages, and never of another organisation."""
+"""Answers to users about tasks, datasets and entries: true, whole, in pages, and never of another organisation."""
 
 from __future__ import annotations
 
@@ -214,7 +214,7 @@ async def test_a_dataset_shows_its_generations_merged_ranges_and_last_commits(co
     assert shown.last_commit == 3
 
 
-async def test_a_dataset_for_some_roles_is_unknown_to_who_has_none_of_them(control: Control) -> None:
+async def test_a_dataset_for_certain_roles_is_not_found_by_users_without_one(control: Control) -> None:
     chain = await deploy_chain(control)
     await control.pool.execute(
         "UPDATE datasets SET name = 'secret_plans', visibility = 'roles', read_roles = '{role:finance}' WHERE id = $1",

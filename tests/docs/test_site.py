@@ -24,12 +24,6 @@ METAPHORS = re.compile(
     r"\b(doors?|bells?|told|askers?|janitors?|reapers?|twins?|promises|in force|code of users|for good|rooms?)\b",
     re.IGNORECASE,
 )
-IN_CODE = re.compile(
-    r"\b(doors?|doorways?|told|promises?|bells?|askers?|janitors?|reapers?|wish(es)?|furnish\w*|twins?|seams?|patiently"
-    r"|in force|code of users|for (one|each|some|thing) in)\b",
-    re.IGNORECASE,
-)
-SOURCES = ("tracelake", "tracelake_demo", "tracelake_devchain", "trace_udf")
 
 
 def navigation(entry: Any) -> Iterator[str]:
@@ -77,19 +71,6 @@ def test_pages_use_ordinary_technical_words() -> None:
     written = [page for page in [*FRONT, *PAGES] if page not in GENERATED and page.parent.name != "adr"]
     found = {str(page.relative_to(ROOT)): METAPHORS.findall(without_code(page)) for page in written}
     assert {page: words for page, words in found.items() if words} == {}
-
-
-def test_the_code_and_its_statements_use_the_words_of_the_field() -> None:
-    """Python and SQL; migrations stay as they were applied."""
-    files = [
-        file
-        for folder in SOURCES
-        for kind in ("*.py", "*.sql")
-        for file in sorted((ROOT / folder).rglob(kind))
-        if "migrations" not in file.parts
-    ]
-    lines = [(file, line) for file in files for line in file.read_text(encoding="utf-8").splitlines()]
-    assert [f"{file.relative_to(ROOT)}: {line.strip()}" for file, line in lines if IN_CODE.search(line)] == []
 
 
 def test_the_path_of_one_event_names_few_files_and_they_exist() -> None:

@@ -65,7 +65,7 @@ def test_only_another_attempt_or_a_claim_that_is_undone_leads_back_to_queued() -
     assert {phase for phase, verb in TRANSITIONS if verb is Verb.RELEASE} == {Phase.RUNNING}
 
 
-def test_what_has_ended_moves_only_by_a_person_or_a_late_reply() -> None:
+def test_an_ended_task_changes_only_by_a_user_or_a_late_reply() -> None:
     by_itself = {Verb.CLAIM, Verb.RENEW, Verb.TIME_OUT, Verb.RETRY, Verb.GIVE_UP}
     assert not {(phase, verb) for phase, verb in TRANSITIONS if phase in ENDED and verb in by_itself}
     assert not {verb for phase, verb in TRANSITIONS if phase in {Phase.COMPLETED, Phase.CANCELED}}

@@ -117,7 +117,7 @@ async def test_a_dispatcher_whose_pool_is_stuck_refuses_with_503_and_then_ends(s
 
 
 async def test_a_dispatcher_whose_database_is_away_does_not_end_for_it(control: Control) -> None:
-    """Asked of a server that is not there, the pool does not know, and says so."""
+    """The check raises when the server cannot be reached."""
     assert isinstance(control.pool, BoundedPool)
     async with control.pool.acquire():
         with pytest.raises(NoConnection):

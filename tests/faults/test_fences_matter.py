@@ -1,6 +1,6 @@
 """Without a fence, what it forbids is noticed: each condition marked `-- fence` is opened, one at a time.
 
-`holds_lease` is opened twice in each statement that asks it, once for any attempt and once for any lease token. Any
+`holds_lease` is opened twice in each statement that uses it, once for any attempt and once for any lease token. Any
 other condition is made always true. The statement must still be one that Postgres prepares, and honest calls must still
 be answered. Only then does it say something about the fence that a scenario of the suite fails, and only if it fails
 because of what it asserts.
@@ -64,7 +64,7 @@ PUT_BACK = [
     for forgery in (*functions.FORGERIES, None)
 ]
 LINES = [
-    partial(logs.test_only_the_current_attempt_is_heard_also_when_it_has_just_ended, forged=forgery)
+    partial(logs.test_only_lines_of_the_current_attempt_are_stored_also_when_it_has_just_ended, forged=forgery)
     for forgery in logs.FORGERIES
 ]
 ANOTHER_END = partial(lifecycle.test_another_completion_of_an_ended_attempt_is_a_conflict, outputs=False)
@@ -124,7 +124,7 @@ def test_these_are_all_the_fences_of_the_statements() -> None:
 
 
 def openings(condition: str) -> dict[str, str]:
-    """What lets in too much beside the condition, by the name of the hole."""
+    """Weaker forms of the condition, by name."""
     if (arguments := HOLDS_LEASE.fullmatch(condition)) is None:
         return {ALWAYS: "true"}
     attempt, token = arguments.groups()
@@ -195,7 +195,7 @@ def without(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callabl
 
 
 async def claimed_again(control: Control) -> None:
-    """By who did not hear the answer."""
+    """By a caller that did not get the answer."""
     chain = await deploy_chain(control)
     request = ClaimRequest(task_id=await a_task(control, chain), worker_id="w", claim_id=uuid4())
     heard = await claimer(control)(request)

@@ -122,7 +122,7 @@ async def test_postgres_is_killed_in_the_middle_and_nothing_is_lost_or_doubled(
             await completed(walk, count)
             postgres.restart(how)  # from this thread: the kernel ends a server with the thread that started it
         await triggering
-        # A wake-up whose receiver was cut off before it heard of it comes again when its visibility is over.
+        # A wake-up whose receiver was cut off before it got it is delivered again when its visibility is over.
         await drained(walk.control.pool, queue)
         assert await walk.statuses("after") == ["Completed"] * EVENTS
         await history_is_right(walk)

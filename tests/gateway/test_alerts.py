@@ -132,14 +132,14 @@ async def test_what_is_wrong_is_refused_at_its_place(trace: System) -> None:
         "https://[fd00:ec2::254]/",
     ],
 )
-async def test_an_address_that_is_none_is_refused(trace: System, url: str) -> None:
+async def test_an_invalid_address_is_refused(trace: System, url: str) -> None:
     status, where, _ = await refusal(trace, "POST", CHANNELS, {"name": "ops", "url": url, "secret": SECRET})
     assert (status, where) == (400, "/url")
     await a_channel(trace, "fine")
     assert (await refusal(trace, "PATCH", f"{CHANNELS}/fine", {"url": url}))[:2] == (400, "/url")
 
 
-async def test_what_another_organisation_has_does_not_exist(trace: System) -> None:
+async def test_alerts_of_another_organisation_are_not_found(trace: System) -> None:
     await a_channel(trace)
     await trace.got(WRITER, "POST", ALERTS, json=WHALES)
     assert (await trace.got(RIVAL, "GET", ALERTS))["definitions"] == []

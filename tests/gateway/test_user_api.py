@@ -167,7 +167,7 @@ def path_of(call: Call) -> str:
 
 
 HERE = {name: call for name, call in CALLS.items() if call.service == "dispatcher"}
-"""Those of the delivery process are asked in tests/delivery."""
+"""Those of the delivery process are tested in tests/delivery."""
 
 
 @pytest.mark.parametrize("call", HERE.values(), ids=HERE)
@@ -185,7 +185,7 @@ async def test_a_role_taken_away_is_gone_with_the_next_call(trace: System) -> No
     assert await trace.refused(ADMIN, "GET", "/v1/outbox") == (403, "forbidden")
 
 
-async def test_what_another_organisation_has_does_not_exist(trace: System) -> None:
+async def test_resources_of_another_organisation_are_not_found(trace: System) -> None:
     version = await deployed(trace)
     task = await triggered(trace)
     dataset = (await trace.got(READER, "GET", "/v1/datasets"))["datasets"][0]["dataset_uuid"]
@@ -226,7 +226,7 @@ async def test_a_request_cannot_choose_its_user_organisation_or_role(trace: Syst
     assert await trace.refused(ADMIN, "GET", "/v1/tasks?org_id=x") == (400, "invalid_request")
 
 
-async def test_no_other_identity_stands_for_a_user_and_a_user_for_no_other(trace: System) -> None:
+async def test_no_identity_is_accepted_in_place_of_another(trace: System) -> None:
     await deployed(trace)
     await triggered(trace)
     task = await trace.control.pool.fetchval("SELECT id FROM tasks")
@@ -485,7 +485,7 @@ async def test_a_new_key_of_the_issuer_is_found_and_a_removed_one_is_dropped() -
     known = user_keys(fetch, monotonic=lambda: now[0])
     assert await known.find("one") is not None
     published[:] = ["two"]
-    assert await known.find("two") is None  # too soon to ask again
+    assert await known.find("two") is None  # too soon to fetch again
     now[0] += 5
     assert await known.find("two") is not None
     assert await known.find("one") is None

@@ -110,7 +110,7 @@ def test_a_permitted_query_passes_both_lines(spark: SparkSession) -> None:
         "SELECT id FROM t WHERE cast(id AS string) RLIKE r'\\d' AND id <=> 1 AND 'x' LIKE ANY ('1', '2')",
     ],
 )
-def test_what_people_write_passes_both_lines(spark: SparkSession, query: str) -> None:
+def test_ordinary_queries_pass_both_checks(spark: SparkSession, query: str) -> None:
     select(
         spark, check_sql(query, {"t", "u"}, deterministic=False), {"t": spark.range(3), "u": spark.range(2)}
     ).collect()

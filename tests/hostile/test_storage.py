@@ -119,7 +119,7 @@ FOLDERS = st.sampled_from(["s3://lake/a/", "s3://lake/a/b/", "s3://lake/ab/", "s
 KEYS = st.sampled_from(["a/x", "a/b/x", "a/", "a", "ab/x", "A/x", "x/a/x"]) | st.text(max_size=20)
 
 
-def test_whatever_is_given_as_a_prefix_opens_that_folder_or_nothing(pytestconfig: pytest.Config) -> None:
+def test_any_prefix_opens_that_folder_or_nothing(pytestconfig: pytest.Config) -> None:
     """Long by `--prefix-examples`."""
     seen = Counter[str]()
 

@@ -296,7 +296,7 @@ async def test_a_token_that_it_prints_or_fails_with_is_not_kept(
             return task(event, "logs", lines=[line], first=500)
         """
     )
-    answer = await system.run(udf, claimed)  # answered when its lines are kept
+    answer = await system.run(udf, claimed)  # answered when its lines are stored
     assert answer.body[0] == 200, answer.body
     failing = system.python(
         """

@@ -85,7 +85,7 @@ def test_a_payload_names_its_task_twice_and_its_audience_once(claims: Claims) ->
 
 @SETTINGS
 @given(DATASETS, S3, ATTEMPTS, st.none() | st.integers(0, 200_000), st.floats(1e9, 4e9))
-def test_a_token_holds_for_whom_it_was_issued(
+def test_a_token_is_valid_for_its_audience_only(
     datasets: tuple[GrantedDataset, ...], s3: S3Prefixes, attempt: Attempt, timeout: int | None, now: float
 ) -> None:
     claims = new_claims(
@@ -150,7 +150,7 @@ def test_a_claim_added_is_refused(claims: Claims, name: str, value: Any) -> None
 
 @SETTINGS
 @given(st.binary(max_size=200) | JSON.map(lambda value: json.dumps(value).encode()))
-def test_whatever_is_no_payload_is_refused_and_nothing_else_happens(payload: bytes) -> None:
+def test_any_other_payload_is_refused_without_another_error(payload: bytes) -> None:
     try:
         decode(payload)
     except TokenRefused:
@@ -160,7 +160,7 @@ def test_whatever_is_no_payload_is_refused_and_nothing_else_happens(payload: byt
 
 @SETTINGS
 @given(st.text(max_size=200) | st.text("abcAZ09-_.=", max_size=200))
-def test_whatever_is_no_token_is_refused_and_nothing_else_happens(token: str) -> None:
+def test_any_other_text_is_refused_without_another_error(token: str) -> None:
     async def unasked() -> dict[str, Any]:
         raise AssertionError("no key is asked for")
 
@@ -176,7 +176,7 @@ def test_whatever_is_no_token_is_refused_and_nothing_else_happens(token: str) ->
 
 @SETTINGS
 @given(st.none() | st.floats(-1e6, 1e300), st.integers(600, 2 * LONGEST_LIFE_SECONDS))
-def test_a_life_is_the_timeout_and_five_minutes_within_a_day(timeout: float | None, longest: int) -> None:
+def test_the_lifetime_is_the_timeout_and_five_minutes_within_a_day(timeout: float | None, longest: int) -> None:
     life = life_of(timeout, longest)
     assert 300 <= life <= min(longest, 24 * 3600)
     if timeout is not None and 0 <= timeout <= min(longest, 24 * 3600) - 300:
@@ -185,7 +185,7 @@ def test_a_life_is_the_timeout_and_five_minutes_within_a_day(timeout: float | No
 
 @SETTINGS
 @given(st.integers(0, 2**40), st.integers(1, LONGEST_LIFE_SECONDS), st.floats(0, 1))
-def test_a_token_is_renewed_past_half_its_life(iat: int, life: int, share: float) -> None:
+def test_a_token_is_renewed_past_half_its_lifetime(iat: int, life: int, share: float) -> None:
     claims = replace(CLAIMS, iat=iat, exp=iat + life)
     assert not renewal_due(claims, iat + life / 2)
     assert renewal_due(claims, iat + life / 2 + 0.01)

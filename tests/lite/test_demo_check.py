@@ -1,4 +1,4 @@
-"""How the demo judges what it made: by the chain and by what was asked for, on files as Trace leaves them."""
+"""How the demo checks its results: against the chain and the requested ranges, on files as Trace leaves them."""
 
 from __future__ import annotations
 

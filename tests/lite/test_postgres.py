@@ -93,7 +93,7 @@ def test_a_stale_pid_file_that_names_another_living_process_does_not_stop_a_star
         assert rows(again) == [(42,)]
 
 
-def test_every_way_in_asks_for_the_password(cluster: Cluster) -> None:
+def test_every_connection_needs_the_password(cluster: Cluster) -> None:
     with running(cluster) as server:
         for host in (str(cluster.socket_dir), "127.0.0.1"):
             right = {"host": host, "port": cluster.port, "user": "trace", "dbname": "postgres"}
@@ -103,7 +103,7 @@ def test_every_way_in_asks_for_the_password(cluster: Cluster) -> None:
                     psycopg.connect(**right, password=wrong)  # type: ignore[arg-type]
 
 
-def test_the_password_is_new_at_each_start_and_stands_in_no_file(cluster: Cluster) -> None:
+def test_the_password_is_new_at_each_start_and_in_no_file(cluster: Cluster) -> None:
     with running(cluster) as server:
         first = server.password
     with running(cluster) as again:
@@ -133,7 +133,7 @@ def test_a_folder_of_another_major_version_is_refused_and_left_alone(cluster: Cl
         prepare(cluster)
 
 
-def test_a_damaged_folder_is_said_in_one_sentence(cluster: Cluster) -> None:
+def test_a_damaged_folder_is_reported_in_one_sentence(cluster: Cluster) -> None:
     with running(cluster):
         pass
     (cluster.directory / "global" / "pg_control").write_bytes(b"\0" * 8192)

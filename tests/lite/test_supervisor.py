@@ -92,7 +92,7 @@ def test_stages_start_in_order_and_stop_in_reverse(folder: Path) -> None:
     assert story.index(("second", "stopped")) < story.index(("first", "stopping"))
 
 
-def test_what_went_ahead_is_stopped_before_what_it_stands_on(folder: Path) -> None:
+def test_children_are_stopped_before_those_they_depend_on(folder: Path) -> None:
     async def work(watched: Watched) -> None:
         ahead = asyncio.create_task(watched.supervisor.start([child("ahead", "ready(); beat()")], ahead=True))
         await watched.supervisor.start([child("ground", "ready(); beat()")])
@@ -132,7 +132,7 @@ def test_a_child_that_falls_silent_is_restarted(folder: Path) -> None:
     supervised(folder, work, watchdog_seconds=3)
 
 
-def test_an_essential_child_that_cannot_start_is_said_with_its_last_words(folder: Path) -> None:
+def test_an_essential_child_that_cannot_start_is_reported_with_its_last_lines(folder: Path) -> None:
     async def work(watched: Watched) -> None:
         with pytest.raises(SetupError, match="bad does not start: ended with exit code 7") as refused:
             await watched.supervisor.start([child("bad", "print('no such table'); sys.exit(7)", essential=True)])
@@ -271,7 +271,7 @@ def guard_of(supervisor: int) -> int:
     raise AssertionError("no guard")
 
 
-def test_a_log_that_grew_too_large_is_turned_over_under_its_writer(folder: Path) -> None:
+def test_a_log_that_grew_too_large_is_rotated_while_it_is_written(folder: Path) -> None:
     log = folder / "one.log"
     with log.open("ab") as writer:
         writer.write(b"x" * 1_100_000)
@@ -283,7 +283,7 @@ def test_a_log_that_grew_too_large_is_turned_over_under_its_writer(folder: Path)
     assert (folder / "one.log.1").stat().st_size == 1_100_000
 
 
-def test_one_who_is_born_while_a_family_is_looked_for_is_found_too() -> None:
+def test_a_process_that_starts_while_a_process_tree_is_listed_is_found_too() -> None:
     """Its parent is seen no more, and it was not there when the look began: a third of these, if one look were all."""
     dying = (
         "import os, sys, time\nprint(flush=True)\ntime.sleep(float(sys.argv[1]))\n"
@@ -304,7 +304,7 @@ def test_one_who_is_born_while_a_family_is_looked_for_is_found_too() -> None:
 
 
 def test_a_child_gets_one_stop_signal_and_finishes_its_work(folder: Path) -> None:
-    """Asked twice, a process takes it that there is no time, and drops its work."""
+    """On a second signal a process stops at once, and drops its work."""
     counts = (
         "\nasked = []\n"
         "signal.signal(signal.SIGTERM, lambda *_: asked.append(1))\n"

@@ -1,4 +1,4 @@
-"""`trace up` as a person runs it: real processes, attacked one by one."""
+"""`trace up` as a user runs it: real processes, attacked one by one."""
 
 from __future__ import annotations
 
@@ -167,7 +167,7 @@ def test_a_detached_second_up_says_the_same_and_names_no_process_of_its_own(syst
     assert (system.home / "run" / "all_ready.json").read_text() == before
 
 
-def test_status_shows_every_process_to_people_and_programs(system: TraceUp) -> None:
+def test_status_shows_every_process_as_text_and_as_json(system: TraceUp) -> None:
     shown = system.trace("status")
     assert shown.returncode == 0
     for name in system.processes():
@@ -245,7 +245,7 @@ def test_a_signal_stops_everything_in_order(folder: Path, how: signal.Signals) -
 
 
 def test_on_a_terminal_a_live_table_shows_every_process(folder: Path) -> None:
-    """A real pseudo-terminal, wide enough for a person."""
+    """A real pseudo-terminal of 180 columns."""
     terminal, screen = pty.openpty()
     fcntl.ioctl(screen, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 180, 0, 0))
     system = trace_without_java(folder, "--without", LIGHT, env={"TERM": "xterm-256color"})

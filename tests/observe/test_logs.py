@@ -127,7 +127,7 @@ async def test_an_attempt_that_is_given_up_is_said_with_whose_it_was(lines: Line
     assert "was not heard" in line["because"]
 
 
-async def test_what_is_said_in_a_batch_is_not_said_of_the_caller_who_started_it() -> None:
+async def test_log_lines_of_a_batch_do_not_carry_the_fields_of_its_first_caller() -> None:
     inside: list[Any] = []
 
     async def run(requests: Sequence[int]) -> Sequence[int]:

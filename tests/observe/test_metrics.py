@@ -273,7 +273,7 @@ def _over(app: object) -> httpx.AsyncClient:
 
 
 def names() -> Iterator[str]:
-    """Every metric of ours, as it is asked for."""
+    """Every metric of ours, as Prometheus names it."""
     for family in Metrics().registry.collect():
         if family.name.startswith("trace_"):
             yield f"{family.name}_total" if family.type == "counter" else family.name

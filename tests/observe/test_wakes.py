@@ -110,7 +110,7 @@ async def test_a_lease_that_expires_before_the_next_planned_check_wakes_the_loop
         await walk.until("work", ["Failed"])
 
 
-async def test_a_cut_wire_is_mended_and_what_was_written_meanwhile_is_found(
+async def test_a_cut_connection_is_replaced_and_what_was_written_meanwhile_is_found(
     state_db: str, queue_db: str, tmp_path: Path
 ) -> None:
     async with (

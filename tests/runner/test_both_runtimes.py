@@ -61,7 +61,7 @@ async def test_more_tasks_than_sandboxes_wait_for_their_place_and_none_of_them_l
     assert {(row["status"], row["attempt"]) for row in ended} == {("Completed", 1)}, ended
 
 
-async def test_what_it_says_is_kept_for_people(system: UdfSystem, runtime: str) -> None:
+async def test_what_it_logs_is_stored_for_users(system: UdfSystem, runtime: str) -> None:
     task = await system.asked(await system.deployed(PUBLISH, runtime))
     await system.over(task)
 
@@ -119,7 +119,7 @@ async def test_it_cannot_complete_another_task(system: UdfSystem, runtime: str) 
 
 
 async def test_a_function_gets_the_credentials_of_its_task(system: UdfSystem, runtime: str) -> None:
-    """The disk store's are the folders; minted by the wrapper, or asked for by the function itself."""
+    """The disk store's are the folders; minted by the wrapper, or requested by the function itself."""
     code = """
         from trace_udf import udf
         @udf

@@ -56,7 +56,7 @@ async def test_a_runner_without_isolation_reports_why_to_each_task(system: Runne
         await Refusing(missing.value, system.settings.udf).run(invocation(await system.claimed(), udf))
 
 
-async def test_who_insists_gets_it_without_walls(clone: Any, tmp_path: Path, failing: Path) -> None:
+async def test_a_setting_allows_to_run_without_isolation(clone: Any, tmp_path: Path, failing: Path) -> None:
     isolation = choose_isolation(unsafe=True, candidates=[failing])
     assert isolation == Isolation(None)
     dsns = {"state": clone("state"), "queue": clone("queue")}
@@ -66,7 +66,7 @@ async def test_who_insists_gets_it_without_walls(clone: Any, tmp_path: Path, fai
             assert (await system.run(udf)).body == os.getuid()
 
 
-async def test_a_sandbox_is_in_the_runners_session_until_it_has_walls_and_in_none_of_ours_then(
+async def test_a_sandbox_leaves_the_runners_session_once_it_is_isolated(
     system: RunnerSystem,
 ) -> None:
     """If the runner is killed while they are built, its keeper finds what is left by the session."""

@@ -151,7 +151,7 @@ async def test_the_runner_says_how_many_places_it_has_to_the_dispatcher_alone(sy
     assert (await system.http.get(PLACES, headers={"Authorization": "Bearer another"})).status_code == 401
 
 
-async def test_a_bundle_that_is_not_what_was_said_is_not_run(system: RunnerSystem) -> None:
+async def test_a_bundle_with_another_hash_is_not_run(system: RunnerSystem) -> None:
     udf = system.python(ECHO + "# with another hash\n")
     archive = system.bundles.archives[udf.sha256]
     for lie in (archive + b"x", archive[:-1], archive[:-1] + b"x"):
@@ -209,7 +209,7 @@ async def test_a_burst_waits_shortly_and_is_then_answered_429(system: RunnerSyst
     await settled(system)
 
 
-async def test_a_thread_that_outlives_its_invocation_does_not_meet_the_next_task(system: RunnerSystem) -> None:
+async def test_a_thread_that_outlives_its_invocation_does_not_see_the_next_task(system: RunnerSystem) -> None:
     udf = system.python(
         """
         import threading, time
@@ -225,7 +225,7 @@ async def test_a_thread_that_outlives_its_invocation_does_not_meet_the_next_task
     assert len((await system.run(udf)).body) == 1
 
 
-async def test_a_process_that_outlives_its_invocation_does_not_meet_the_next_task(system: RunnerSystem) -> None:
+async def test_a_process_that_outlives_its_invocation_does_not_see_the_next_task(system: RunnerSystem) -> None:
     udf = system.python(
         """
         import subprocess
@@ -241,7 +241,7 @@ async def test_a_process_that_outlives_its_invocation_does_not_meet_the_next_tas
     assert len((await system.run(udf)).body) == 1
 
 
-async def test_a_timer_of_node_that_outlives_its_invocation_does_not_meet_the_next_task(system: RunnerSystem) -> None:
+async def test_a_timer_of_node_that_outlives_its_invocation_does_not_see_the_next_task(system: RunnerSystem) -> None:
     udf = system.node(
         "let seen = 0; export const handler = async () => { setInterval(() => {}, 1000); return ++seen; };"
     )

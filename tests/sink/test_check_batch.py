@@ -212,7 +212,7 @@ def test_what_can_be_written_is_read_back_row_for_row(rows: list[dict[str, Any]]
 
 @given(st.binary(max_size=200))
 @settings(max_examples=100)
-def test_whatever_the_bytes_are_they_are_rows_or_a_fault(body: bytes) -> None:
+def test_any_bytes_are_rows_or_a_fault(body: bytes) -> None:
     for kind in (JSONL, PARQUET, STREAM):
         with suppress(BatchFault):
             assert check_batch(body, kind, EVERY, LIMITS).column_names == list(EVERY.names)

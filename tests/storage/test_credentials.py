@@ -1,4 +1,4 @@
-"""`POST /v1/task/credentials` over real TLS, with an STS behind it that remembers what it was asked. 20 s."""
+"""`POST /v1/task/credentials` over real TLS, with an STS behind it that records its requests. 20 s."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ def test_the_page_can_be_written_by_the_command(
     assert capsys.readouterr().out == describe(state_db, data_db, queue_db)
 
 
-def test_the_page_does_not_depend_on_who_asks(state_db: str, data_db: str, queue_db: str) -> None:
+def test_the_page_does_not_depend_on_the_rows_in_the_tables(state_db: str, data_db: str, queue_db: str) -> None:
     """Names are shown by search path: a second look, with rows in the tables, must be the same."""
     first = describe(state_db, data_db, queue_db)
     with psycopg.connect(state_db) as connection:

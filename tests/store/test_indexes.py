@@ -3,7 +3,7 @@
 The tables are empty here and sequential scans forbidden: what is shown is that an index fits the statement, with any
 parameters (a generic plan), not that the planner finds it cheaper.
 
-A row that is named by id is asked for its status with IS TRUE, which keeps partial indexes out of the choice: a plan
+The status of a row named by id is tested with IS TRUE, which keeps partial indexes out of the choice: a plan
 made while there are few live rows would read all of them, and would still do so when there are many.
 """
 

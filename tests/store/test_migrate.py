@@ -180,7 +180,7 @@ def test_a_wrong_password_is_said_without_it(postgres: RunningServer) -> None:
 
 
 def test_every_migration_is_plain_ascii_numbered_without_gap_and_one_transaction() -> None:
-    """The library reads files in the encoding of the machine, and lets a file ask for no transaction."""
+    """The library reads files in the encoding of the machine, and allows a file without a transaction."""
     for database in get_args(Database):
         files = sorted((module.MIGRATIONS / database).glob("*"))
         assert files, database

@@ -57,7 +57,7 @@ HOT = {
     "route": {"route_events", "route_invalidations", "lock_slots", "wake_waiting"},
     "outbox": {"look", "take_entries", "mark_entries_done", "postpone_entries", "delete_done_entries"},
 }
-"""What runs on kept plans (`store.db.STEADY`)."""
+"""Statements with a cached plan (`store.db.STEADY`)."""
 LARGE = {"tasks", "task_attempts", "task_inputs", "events", "outbox"}
 
 
@@ -65,7 +65,7 @@ LARGE = {"tasks", "task_attempts", "task_inputs", "events", "outbox"}
 def test_a_hot_statement_planned_on_empty_tables_never_reads_a_large_one_whole(
     file: str, name: str, state_db: str
 ) -> None:
-    """The plan is kept while the tables grow: it must be the right one from the first day."""
+    """The plan stays cached while the tables grow: it must be the right one from the first day."""
     with psycopg.connect(state_db, autocommit=True) as connection:
         for setting, value in STEADY.items():
             connection.execute("SELECT set_config(%s, %s, false)", (setting, value))

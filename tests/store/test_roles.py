@@ -44,7 +44,7 @@ ADD_DELIVERY = """
 
 @dataclass(frozen=True)
 class Server:
-    """Both instances on one server: walls that hold here hold all the more between two."""
+    """Both instances on one server: rights that are separate here are all the more between two servers."""
 
     postgres: RunningServer
     admin: str

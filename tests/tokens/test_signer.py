@@ -89,7 +89,7 @@ async def test_a_rotation_makes_one_private_file_that_holds_the_key(tmp_path: Pa
     assert modes(tmp_path) == {f"task-{made.kid}.pem": 0o600, LOCK: 0o600}
 
 
-async def test_a_key_put_there_by_a_person_is_found(tmp_path: Path) -> None:
+async def test_a_key_file_put_there_by_an_operator_is_found(tmp_path: Path) -> None:
     signer, provided = PemSigner(tmp_path), Key()
     await signer.keys()
     sec1 = provided.private.private_bytes(PEM, serialization.PrivateFormat.TraditionalOpenSSL, PLAIN)

@@ -1,4 +1,4 @@
-"""A verifier believes a token of a published key and no other, asks for keys at a bounded pace, and remembers."""
+"""A verifier accepts tokens of published keys only, fetches keys at a bounded rate, and caches them."""
 
 from __future__ import annotations
 
@@ -351,7 +351,7 @@ async def test_a_token_may_be_issued_by_a_clock_a_little_ahead_and_live_a_whole_
     assert await make(Publisher(KEY)).verify(saying(iat=NOW + 60, exp=NOW + 60 + 86400))
 
 
-async def test_the_longest_life_follows_the_setting() -> None:
+async def test_the_longest_lifetime_follows_the_setting() -> None:
     checked = make(Publisher(KEY), settings=replace_settings(max_life_seconds=600))
     assert await reason_of(checked, GOOD) is Reason.LIVES_TOO_LONG
 
@@ -381,7 +381,7 @@ def b64_read(text: str) -> bytes:
 UNTIMED: Any = {"verify_aud": False, "verify_exp": False, "verify_iat": False}
 
 
-async def test_of_two_signatures_that_ecdsa_takes_for_as_good_only_one_holds() -> None:
+async def test_only_one_of_two_equivalent_ecdsa_signatures_is_accepted() -> None:
     """The other needs no key: a token that was revoked, or counted, by its text would be accepted again."""
     for number in range(32):
         token = KEY.sign(encode(CLAIMS))
@@ -468,7 +468,7 @@ async def test_kids_that_cannot_be_ours_make_no_fetch_at_all() -> None:
     assert publisher.fetches == 0
 
 
-async def test_all_who_wait_share_one_fetch() -> None:
+async def test_all_waiting_calls_share_one_fetch() -> None:
     publisher = Publisher(KEY)
     publisher.gate = asyncio.Event()
     checked = make(publisher)
@@ -482,7 +482,7 @@ async def test_all_who_wait_share_one_fetch() -> None:
     assert publisher.fetches == 1
 
 
-async def test_who_gives_up_waiting_does_not_stop_the_fetch_for_others() -> None:
+async def test_a_canceled_call_does_not_stop_the_fetch_for_others() -> None:
     publisher = Publisher(KEY)
     publisher.gate = asyncio.Event()
     checked = make(publisher)

@@ -77,7 +77,7 @@ FAILURES = {
 
 
 @pytest.mark.anyio
-async def test_what_a_function_raises_fails_the_attempt_with_its_words_and_place(there: Functions) -> None:
+async def test_an_exception_of_a_function_fails_the_attempt_with_its_message_and_place(there: Functions) -> None:
     for number, (line, (message, retried)) in enumerate(FAILURES.items()):
         claimed = await there.claimed(start=100 * number, end=100 * number + 9)
         code = f"from trace_udf import udf\n\n@udf\ndef handler(task):\n    {line}\n"
@@ -190,7 +190,7 @@ async def test_alerts_go_to_the_jobs_own_dataset_whatever_its_name(there: Functi
         ([], None, None),
     ],
 )
-def test_of_several_datasets_alerts_go_to_the_one_that_is_meant(
+def test_with_several_datasets_alerts_go_to_the_named_one(
     names: list[str], wanted: str | None, goes_to: str | None
 ) -> None:
     outputs = [

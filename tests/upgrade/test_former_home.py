@@ -30,7 +30,7 @@ FORMER: Final = "0_1_0"
 LIGHT: Final = "worker,sink,query,scheduler,delivery,runner"
 CLUSTER_OF: Final = {"state": "state", "data": "data", "queue": "data"}
 NOTES: Final = 3
-"""Ranges of 1000 blocks that were asked for: one was done, one was left to do, one is new."""
+"""Ranges of 1000 blocks that were requested: one was done, one was left to do, one is new."""
 APPLIED: Final = (
     "SELECT string_agg(concat_ws(' ', id, sha256, applied_at), ',' ORDER BY id) FROM trace_migrations.applied"
 )

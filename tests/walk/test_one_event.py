@@ -72,7 +72,7 @@ async def test_many_events_and_two_workers_make_each_task_run_once(walk: Walk) -
     assert sorted(ran, key=int) == [str(cursor) for cursor in range(30)]
 
 
-async def test_an_operator_that_fails_is_a_failed_task_with_its_words_and_the_worker_goes_on(walk: Walk) -> None:
+async def test_an_operator_that_fails_is_a_failed_task_with_its_message_and_the_worker_goes_on(walk: Walk) -> None:
     def breaks(task: TaskPayload) -> Outcome:
         if task.scope.cursor == 0:
             raise RuntimeError("the disk is made of cheese")
@@ -101,7 +101,7 @@ async def test_a_worker_that_lost_its_lease_reports_nothing_and_the_retry_counts
         await asyncio.to_thread(held.wait, 60)
         pool = walk.control.pool
         await pool.execute("UPDATE tasks SET lease_expires_at = now() WHERE status = 'Running'")
-        walk.control.leases.notify()  # before the worker is heard of again
+        walk.control.leases.notify()  # before the next heartbeat of the worker
         await walk.until("work", ["Failed"])
         await pool.execute("UPDATE tasks SET next_retry_at = now() WHERE status = 'Failed'")
         async with working(walk.worker("quick")):

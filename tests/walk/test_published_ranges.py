@@ -37,7 +37,7 @@ OTHER_GRAIN = DAG.replace("{n: 1}", "{n: 2}")
 
 
 class Mill:
-    """Tasks of `grind`, claimed and completed as any runtime would; and the registry as people see it."""
+    """Tasks of `grind`, claimed and completed as any runtime would; and the registry as users see it."""
 
     def __init__(self, walk: Walk) -> None:
         self._walk = walk
@@ -56,7 +56,7 @@ class Mill:
         return found
 
     async def complete(self, task: Claimed, published: dict[str, Any]) -> httpx.Response:
-        """With an event, to see that nothing of a refused completion is kept."""
+        """With an event, to see that nothing of a refused completion is stored."""
         output = task.task.outputs[0]
         dataset = {"dataset_uuid": str(output.dataset_uuid), "dataset_version": str(output.dataset_version)}
         body = {

@@ -36,7 +36,7 @@ class Writers(Runner):
         return Finished(CompleteRequest(**fence, status="Completed", outputs=outputs))
 
 
-async def test_what_does_not_fit_the_generation_is_not_tried_again_and_its_hint_is_said(
+async def test_a_completion_that_does_not_fit_the_generation_is_not_retried_and_its_hint_is_reported(
     state_db: str, queue_db: str, tmp_path: Path
 ) -> None:
     async with walking(state_db, queue_db, tmp_path) as walk:

@@ -37,7 +37,7 @@ pytestmark = pytest.mark.anyio
 
 
 class Sources(Runner):
-    """Sources run until they are asked to stop, and other tasks as they do."""
+    """Sources run until they are stopped, and other tasks to their end."""
 
     def run(self, claimed: Claimed, listener: TaskApi) -> Finished:
         if claimed.task.timeout_seconds is None:
@@ -68,7 +68,7 @@ def tasks_over(walk: Walk, line: Line) -> httpx.AsyncClient:
 async def test_a_heartbeat_that_is_refused_for_any_reason_ends_the_work_at_once(
     state_db: str, queue_db: str, tmp_path: Path
 ) -> None:
-    """The lease cannot be kept, so nothing of it will count; and its slot is free only when it has ended."""
+    """The lease is lost, so its result cannot count; and its slot is free only when it has ended."""
 
     async def loses_its_token(request: httpx.Request) -> None:
         request.headers[CAPABILITY_HEADER] = "invalid"
@@ -84,7 +84,7 @@ async def test_a_heartbeat_that_is_refused_for_any_reason_ends_the_work_at_once(
         assert await walk.statuses("work") == ["Running"], "nothing was reported"
 
 
-async def test_a_cancel_is_heard_while_the_queue_is_out_of_order(state_db: str, queue_db: str, tmp_path: Path) -> None:
+async def test_a_cancel_reaches_the_worker_while_the_queue_fails(state_db: str, queue_db: str, tmp_path: Path) -> None:
     holds = Holds()
     async with walking(state_db, queue_db, tmp_path) as walk, working(held_worker(walk, holds)):
         await start_held_task(walk, holds)
@@ -153,7 +153,7 @@ async def test_a_queue_that_refuses_its_worker_ends_no_running_task(
         assert holds.runs == 2
 
 
-async def test_a_heartbeat_that_was_not_heard_is_said_again_before_the_lease_is_over(
+async def test_a_lost_heartbeat_is_repeated_before_the_lease_expires(
     state_db: str, queue_db: str, tmp_path: Path
 ) -> None:
     """One beat fails, and the next one by the clock would come too late."""
@@ -185,7 +185,7 @@ async def test_a_heartbeat_that_was_not_heard_is_said_again_before_the_lease_is_
         assert not holds.canceled.is_set()
 
 
-async def test_a_task_that_fails_while_data_postgres_is_away_is_reported_when_it_is_back(
+async def test_a_task_that_fails_while_data_postgres_is_unreachable_is_reported_when_it_is_back(
     state_db: str, queue_db: str, data_db: str, tmp_path: Path
 ) -> None:
     """Reported at once, an outage of some minutes would use up every attempt."""

@@ -80,7 +80,7 @@ async def waiting(walk: Walk, count: int) -> None:
 
 
 async def until_unchanged(dispatcher: DispatcherClient) -> None:
-    """A Dispatcher that has just begun to hear the others knows nothing of what was before, and says so once."""
+    """A Dispatcher that has just begun to listen does not know earlier changes, and reports that once."""
     mark = (await dispatcher.stops("")).mark
     while (answer := await dispatcher.stops(mark)).changed:
         mark = answer.mark
@@ -189,7 +189,7 @@ async def test_a_source_that_is_paused_is_stopped_at_once(walk: Walk) -> None:
         holds.let_go.set()
 
 
-async def test_who_waits_when_a_dispatcher_ends_is_answered_and_does_not_hold_it_up(
+async def test_a_waiting_call_is_answered_when_its_dispatcher_stops_and_does_not_delay_it(
     state_db: str, queue_db: str, tmp_path: Path
 ) -> None:
     async with AsyncExitStack() as outlives:
@@ -215,7 +215,7 @@ async def test_a_worker_that_ends_as_soon_as_it_began_leaves_no_connection_open(
             dispatcher = DispatcherClient(http)
             hearing = asyncio.create_task(listen_for_stops(dispatcher, ()))
             if turns % 2:
-                await dispatcher.ready()  # on a connection that both may want
+                await dispatcher.ready()  # on a connection that both may use
             for _ in range(turns):
                 await asyncio.sleep(0 if turns < 40 else 0.001)
             hearing.cancel()
@@ -223,7 +223,7 @@ async def test_a_worker_that_ends_as_soon_as_it_began_leaves_no_connection_open(
     gc.collect()
 
 
-async def test_a_worker_that_hangs_up_is_waited_for_no_longer(walk: Walk) -> None:
+async def test_a_call_whose_worker_hangs_up_no_longer_waits(walk: Walk) -> None:
     waiting_call = asyncio.create_task(until_unchanged(walk.dispatcher))
     await waiting(walk, 1)
     waiting_call.cancel()
@@ -240,14 +240,14 @@ async def test_a_task_that_ended_between_two_calls_is_reported() -> None:
     assert not (await stops.after(second.mark, 0)).changed
 
 
-async def test_who_has_no_mark_is_given_one_at_once() -> None:
+async def test_a_call_without_a_mark_gets_one_at_once() -> None:
     stops = Stops()
     assert (await stops.after("", 3_600)).mark == (await stops.after("", 3_600)).mark
 
 
 @pytest.mark.parametrize("mark", ["00000000-0", "00000000-7"])
 async def test_a_mark_of_another_process_waits_for_what_comes(mark: str) -> None:
-    """Else a worker whose calls go to two replicas in turn would be answered at once for ever."""
+    """Else a worker whose calls go to two replicas in turn would be answered at once each time."""
     stops = Stops()
     stops.wake()
     assert not (await stops.after(mark, 0)).changed
