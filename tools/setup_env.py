@@ -179,7 +179,7 @@ def is_done(want: Wanted) -> bool:
 
 
 def interpreter() -> list[Any]:
-    """What tells that the Python behind `.venv` was replaced, without starting it."""
+    """What shows that the Python behind `.venv` was replaced, without starting it."""
     with contextlib.suppress(OSError):
         stat = VENV_PYTHON.stat()
         return [os.path.realpath(VENV_PYTHON), stat.st_mtime_ns, stat.st_size]

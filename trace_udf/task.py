@@ -235,7 +235,10 @@ class Task:
             return
         keys = self._session()
         if keys.get("kind") != "session":
-            error = {"code": "no_object_door", "message": "this store has no keys, and TRACE_OBJECTS_URL is not set"}
+            error = {
+                "code": "no_object_endpoint",
+                "message": "this store has no keys, and TRACE_OBJECTS_URL is not set",
+            }
             raise Refused(f"PUT {name}", 500, error)
         put_at_s3(keys, name, body)
 

@@ -174,7 +174,7 @@ class Task {
     const keys = await this.credentials();
     if (keys.kind !== "session") {
       const message = "this store has no keys, and TRACE_OBJECTS_URL is not set";
-      throw new Refused(`PUT ${name}`, 500, { code: "no_object_door", message });
+      throw new Refused(`PUT ${name}`, 500, { code: "no_object_endpoint", message });
     }
     await putAtS3(keys, place, body);
   }

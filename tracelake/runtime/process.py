@@ -61,15 +61,15 @@ class Process:
         gc.freeze()
         gc.set_threshold(*COLLECT_AFTER)
         log.info("ready", status=status)
-        self._tell(f"READY=1\nSTATUS={status}")
+        self._notify(f"READY=1\nSTATUS={status}")
 
     def status(self, status: str) -> None:
-        self._tell(f"STATUS={status}")
+        self._notify(f"STATUS={status}")
 
     def give_up(self, reason: str) -> NoReturn:
         """Ends at once, without the shutdown, which may wait for what is stuck; the supervisor starts another."""
         log.error("ended", because=reason)
-        self._tell(f"STATUS={reason}")
+        self._notify(f"STATUS={reason}")
         os._exit(GAVE_UP)
 
     async def watchdog(self) -> None:
@@ -77,10 +77,10 @@ class Process:
         if self._watchdog_seconds is None:
             return
         while True:
-            self._tell("WATCHDOG=1")
+            self._notify("WATCHDOG=1")
             await asyncio.sleep(self._watchdog_seconds / 3)
 
-    def _tell(self, message: str) -> None:
+    def _notify(self, message: str) -> None:
         if self._notify_socket is None:
             return
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as channel, suppress(OSError):

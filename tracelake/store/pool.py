@@ -1,4 +1,4 @@
-"""A connection pool with a limit on waiting, that can tell whether it is stuck.
+"""A connection pool with a limit on waiting, that can find out whether it is stuck.
 
 asyncpg's own pool waits without a limit for a free connection. Here the wait ends with a typed error, so that callers
 that hold a connection each and wait for another cannot block the process for ever.

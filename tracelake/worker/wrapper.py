@@ -21,6 +21,7 @@ from tracelake.capability.log_context import task_fields
 from tracelake.errors import BadInput, Conflict, Incompatible, LeaseLost, Refused, TraceError, Unavailable
 from tracelake.ports import Delivery, Queue, Receipt
 from tracelake.runtime.background import in_background
+from tracelake.runtime.coalesce import Coalesced
 from tracelake.runtime.crash_points import crash_point
 from tracelake.runtime.logs import log_fields
 from tracelake.runtime.metrics import Metrics
@@ -41,6 +42,7 @@ AGAIN_SECONDS = 0.5
 """How often a task whose lease is lost is asked to end."""
 
 Answer = Claimed | NotClaimed
+Acknowledger = Coalesced[Receipt, None]
 
 
 @dataclass(frozen=True)
@@ -64,7 +66,7 @@ class Wrapper:
             await self._work(stop)
 
     async def _work(self, stop: asyncio.Event) -> None:
-        slots, settled = FreeSlots(self.concurrency), _Settled(self, stop)
+        slots, ack = FreeSlots(self.concurrency), self._acknowledger(stop)
         batches = receive_messages(
             self.queue, self.queue_name, slots, stop, visibility=VISIBILITY, count=lambda free: min(free, MAX_CLAIMS)
         )
@@ -72,12 +74,22 @@ class Wrapper:
             async for deliveries in batches:
                 with span("wake-up", wake_ups=len(deliveries)):
                     for delivery, answer in await self._claim(deliveries, stop):
-                        task = group.create_task(self._handle(delivery, answer, settled))
+                        task = group.create_task(self._handle(delivery, answer, ack))
                         if not _is_source(answer):  # it mostly waits, and would never free its slot
                             slots.take_for(task)
             await asyncio.sleep(0)  # the tasks that were claimed last begin, so that their APIs are among `sources`
             for api in self.sources:  # which would never finish by themselves
                 api.stop_requested.set()
+
+    def _acknowledger(self, stop: asyncio.Event) -> Acknowledger:
+        """One call at a time, each for all wake-ups that ended since the last."""
+
+        async def acknowledge(receipts: Sequence[Receipt]) -> list[None]:
+            with suppress(Unavailable):  # this worker is to stop: they are delivered again, and find their tasks closed
+                await retry_with_backoff(lambda: self.queue.ack(self.queue_name, receipts), stop)
+            return [None] * len(receipts)
+
+        return Coalesced(acknowledge, key=lambda receipt: receipt, at_once=1)
 
     async def _claim(self, deliveries: Sequence[Delivery], stop: asyncio.Event) -> list[tuple[Delivery, Answer]]:
         """All in one call. What is no wake-up, or is refused, is delivered again or becomes a dead letter."""
@@ -96,7 +108,7 @@ class Wrapper:
             return []
         return [(delivery, answer) for (delivery, _), answer in zip(readable, answers, strict=True)]
 
-    async def _handle(self, delivery: Delivery, answer: Answer, settled: _Settled) -> None:
+    async def _handle(self, delivery: Delivery, answer: Answer, ack: Acknowledger) -> None:
         """A failure of one wake-up is logged, and ends nothing else: it is delivered again or becomes a dead letter."""
         try:
             if isinstance(answer, Claimed):
@@ -106,7 +118,7 @@ class Wrapper:
                     await self._run_claimed(answer, delivery)
             else:
                 log.info("not claimed", because=answer.reason, body=delivery.body[:200].decode(errors="replace"))
-            await settled.ack(delivery)
+            await ack(delivery.receipt)
             crash_point("wrapper.acknowledged")
         except Exception:
             log.exception("wake-up failed", body=delivery.body[:200].decode(errors="replace"))
@@ -180,26 +192,6 @@ class Wrapper:
 def _is_source(answer: Answer) -> bool:
     """Whether it runs until it is asked to stop."""
     return isinstance(answer, Claimed) and answer.task.timeout_seconds is None
-
-
-class _Settled:
-    """Acknowledges wake-ups: one call at a time, each for all that have gathered since the last."""
-
-    def __init__(self, wrapper: Wrapper, stop: asyncio.Event) -> None:
-        self._wrapper, self._stop = wrapper, stop
-        self._turn = asyncio.Lock()
-        self._waiting: list[Receipt] = []
-
-    async def ack(self, delivery: Delivery) -> None:
-        """Returns when it is acknowledged, by this call or by the one that took it along."""
-        self._waiting.append(delivery.receipt)
-        async with self._turn:
-            if batch := self._waiting:
-                self._waiting, queue = [], self._wrapper.queue
-                with suppress(
-                    Unavailable
-                ):  # this worker is to stop: they are delivered again, and find their tasks closed
-                    await retry_with_backoff(lambda: queue.ack(self._wrapper.queue_name, batch), self._stop)
 
 
 def _task_of(delivery: Delivery) -> UUID | None:

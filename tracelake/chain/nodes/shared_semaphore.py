@@ -53,13 +53,13 @@ class SharedSemaphore:
             while self._line:
                 turn = self._line.popleft()
                 try:
-                    turn.get_loop().call_soon_threadsafe(_tell, turn)
+                    turn.get_loop().call_soon_threadsafe(_wake, turn)
                 except RuntimeError:  # the waiter is gone with its event loop
                     continue
                 return
             self._free += 1
 
 
-def _tell(turn: asyncio.Future[None]) -> None:
+def _wake(turn: asyncio.Future[None]) -> None:
     if not turn.done():
         turn.set_result(None)

@@ -1,8 +1,8 @@
 """Reads a Postgres table as a DataFrame: by ADBC in Python workers, in partitions, filtered by Postgres.
 
-Spark 4.3 does not tell a Python source which columns a query needs: request a narrow schema. Filters are pushed down as
-far as Postgres means the same, and only if the caller guarantees that one scan reads the frame: Spark 4.3 keeps the
-pushed filters with the loaded relation, so a second scan would use those of the first.
+A Python source of Spark 4.3 does not learn which columns a query needs: request a narrow schema. Filters are pushed
+down as far as Postgres means the same, and only if the caller guarantees that one scan reads the frame: Spark 4.3 keeps
+the pushed filters with the loaded relation, so a second scan would use those of the first.
 
 The DSN is not an option (options appear in plans, in the UI and in logs): the source is registered as a class that
 carries it, under a name that cannot be guessed.

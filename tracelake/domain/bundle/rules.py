@@ -206,7 +206,7 @@ def _refuse_meetings(entries: Sequence[Entry]) -> None:
         for path, folder in _steps(entry):
             was = seen.setdefault(_folded(path), (path, folder))
             if was[0] != path:
-                raise _wrong(entry.record, f"differs from {was[0]} in nothing but capitals", "case_twin")
+                raise _wrong(entry.record, f"differs from {was[0]} in nothing but capitals", "case_conflict")
             if was[1] != folder:
                 raise _wrong(entry.record, f"makes {path} a file and a folder at once", "duplicate")
 

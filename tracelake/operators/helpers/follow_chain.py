@@ -141,7 +141,7 @@ class Follower:
         first, last = fetched.start, fetched.end
         crash_point("follow_chain.before_write")
         with self._alone(connection) as progress:
-            told_to = first - 1 if progress.announced_to is None else progress.announced_to
+            announced_to = first - 1 if progress.announced_to is None else progress.announced_to
             rewrite(
                 connection,
                 {self.tables[name]: rows for name, rows in fetched.tables.items()},
@@ -149,13 +149,13 @@ class Follower:
                 replace_from=first,
             )
             follower_outbox.remember_followed(connection, self.source, first, fetched.hashes)
-            follower_outbox.advance(connection, self.source, Progress(max(told_to, last), progress.finalized_to))
+            follower_outbox.advance(connection, self.source, Progress(max(announced_to, last), progress.finalized_to))
             # A reorg invalidates everything above the fork, including blocks that do not exist again yet.
-            again_to = told_to if reorg else min(told_to, last)
+            again_to = announced_to if reorg else min(announced_to, last)
             if first <= again_to:
                 cause = f"block {last} is now {fetched.last_hash.hex()}"
                 self._announce(connection, "invalidation", (first, again_to), cause)
-            for span in self._cut(max(first, told_to + 1), last):
+            for span in self._cut(max(first, announced_to + 1), last):
                 self._announce(connection, "event", span)
             self._announce_final(connection, tip)
             crash_point("follow_chain.before_commit")
