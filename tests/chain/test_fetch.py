@@ -122,9 +122,9 @@ def test_a_pool_without_a_working_node_names_each_node_and_its_error(
     devchain: Devchain, kind: str, value: float, error: type[ProviderError]
 ) -> None:
     devchain.fault(kind, value=value)
-    patience = 0.3 if kind == "slow" else 60.0  # all others answer, and a busy machine may take its time for it
+    timeout = 0.3 if kind == "slow" else 60.0  # all others answer, and a busy machine may take its time for it
     with pytest.raises(error) as raised:
-        fetch_range_sync(devchain.pool("only", timeout=patience, **QUICK), 200, BLOCKS)
+        fetch_range_sync(devchain.pool("only", timeout=timeout, **QUICK), 200, BLOCKS)
     assert raised.value.where == "only"
     assert "only" in raised.value.message
     assert "http" not in raised.value.message.replace("HTTP status", "")

@@ -80,7 +80,7 @@ def test_the_path_of_one_event_names_few_files_and_they_exist() -> None:
 
 
 SOURCE = re.compile(r"`((?:\.\./)?[\w./]+/[\w.]+\.(?:py|sql|java))`")
-BASES = [ROOT / base for base in ("", "tracelake", "tests/faults")]
+BASES = [ROOT / base for base in ("", "tracelake", "tests/support")]
 
 
 def test_source_files_that_a_page_names_exist() -> None:

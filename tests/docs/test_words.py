@@ -16,7 +16,7 @@ WORDS = (
     r"|twins?|seams?|patiently|patience|in[ _]hand|in[ _]force|code[ _]of[ _]users"
 )
 IN_CODE = re.compile(rf"(?<![a-z])({WORDS}|for (one|each|some|thing) in)(?![a-z])", re.IGNORECASE)
-"""Also as a part of a name: `object_door`."""
+"""Also as a part of a longer name."""
 IN_TESTS = re.compile(rf"(?<![a-z])({WORDS}|tells?|telling|news|reap|victims?|strangers?)(?![a-z])", re.IGNORECASE)
 VAGUE = {"one", "each", "some", "thing", "things", "somebody", "nobody"}
 

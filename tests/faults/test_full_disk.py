@@ -110,7 +110,7 @@ async def test_a_full_disk_of_the_object_store_is_named_until_there_is_space(dis
 
 
 async def test_a_full_disk_is_named_by_every_listener_until_there_is_room(disk: Path, tmp_path: Path) -> None:
-    """Also by one that has no database, such as the runner's, which unpacks code of users."""
+    """Also by one that has no database, such as the runner's, which unpacks user code."""
 
     async def write(request: Request) -> Response:
         (disk / request.query_params["file"]).write_bytes(b"0" * 100_000)

@@ -27,7 +27,7 @@ from tracelake.domain.object_names import Folder
 
 pytestmark = pytest.mark.timeout(1800)  # a long storm needs a flag
 TRIGGERS, QUERIES = 960, 40
-PATIENCE_SECONDS = 240
+DRAIN_SECONDS = 240
 REMEMBER_A_TASK = """
     CREATE TEMP TABLE spoiled AS
     SELECT t.* FROM tasks t JOIN jobs j ON j.id = t.job_id WHERE j.name = 'answer' AND t.status = 'Completed' LIMIT 1"""
@@ -157,7 +157,7 @@ def _clients(system: WholeSystem, seconds: float) -> Iterator[subprocess.Popen[s
     """In a process of their own, so that a test that is busy does not make them slow."""
     ready = system.running.ready
     to = ready["endpoints"]["gateway"], ready["ca_file"], ready["user_token"]
-    request = ClientRequest(*to, TRIGGERS, QUERIES, seconds + PATIENCE_SECONDS)
+    request = ClientRequest(*to, TRIGGERS, QUERIES, seconds + DRAIN_SECONDS)
     argv = program("storm_clients")
     with subprocess.Popen(argv, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as clients:
         assert clients.stdin is not None
