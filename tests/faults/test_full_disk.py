@@ -27,10 +27,13 @@ from tests.support.spark.session import a_session
 from tests.support.systems.gateway import DAG, System
 from tests.support.systems.gateway import system as gateway_system
 from tests.support.systems.processes import System as Processes
+from tests.support.systems.walk import walking, working
 from tests.test_listeners import ready, tls_in
 from tracelake.adapters.objects_disk import DiskObjects
+from tracelake.dispatcher.events.trigger import trigger
 from tracelake.domain.object_names import ObjectName
 from tracelake.errors import DiskFull, is_platform_fault
+from tracelake.operators.api.outcome import Outcome
 from tracelake.query.audit import CURRENT, Audit, read_rows
 from tracelake.query.failures import translated_errors
 from tracelake.runtime.listeners import Listener, listener_app, open_listeners
@@ -38,6 +41,8 @@ from tracelake.spark.failures import spark_failures
 from tracelake.store.migrate import Database
 from tracelake.wire.client import DispatcherClient
 from tracelake.wire.query_messages import AuditRow
+from tracelake.wire.task_messages import TaskPayload
+from tracelake.worker.run_task import run_pure
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -150,6 +155,24 @@ async def test_a_query_is_refused_if_its_audit_row_does_not_fit_onto_the_disk(di
     ballast.unlink()
     note()
     assert [row.id for row in read_rows(folder / CURRENT)] == noted
+
+
+async def test_a_full_disk_of_a_worker_costs_its_task_none_of_its_own_attempts(
+    disk: Path, state_db: str, queue_db: str, tmp_path: Path
+) -> None:
+    def write(task: TaskPayload) -> Outcome:
+        (disk / "x").write_bytes(b"0" * 100_000)
+        return run_pure(task)
+
+    ballast = fill(disk)
+    async with walking(state_db, queue_db, tmp_path) as walk, working(walk.worker("w", write)):
+        await trigger(walk.control, walk.org.id, "walk", "ask", cursor=1, request_id=uuid4())
+        await walk.until("work", ["Failed"])
+        assert await walk.control.pool.fetchval("SELECT fault::text FROM task_attempts") == "platform"
+        ballast.unlink()
+        await walk.control.pool.execute("UPDATE tasks SET next_retry_at = now() WHERE status = 'Failed'")
+        walk.control.leases.notify()
+        await walk.until("work", ["Completed"])
 
 
 def test_a_full_disk_below_spark_is_a_platform_error_that_names_it_until_there_is_room(disk: Path) -> None:

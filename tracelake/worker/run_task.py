@@ -17,11 +17,20 @@ from pydantic import BaseModel, SecretStr
 
 from tracelake.capability.claims import decode
 from tracelake.capability.jws import parse_token
-from tracelake.errors import DatabaseUnavailable, InvalidRequest, SnapshotTooOld, TraceError, Unavailable, WorkFailed
+from tracelake.errors import (
+    DatabaseUnavailable,
+    DiskFull,
+    InvalidRequest,
+    SnapshotTooOld,
+    TraceError,
+    Unavailable,
+    WorkFailed,
+)
 from tracelake.operators.api.context import Resources, Secrets, TaskApi, TaskContext
 from tracelake.operators.api.outcome import AfterCommit, Outcome
 from tracelake.operators.registry import IN_PROCESS, WORKER_OPERATORS
 from tracelake.ports import ObjectStore
+from tracelake.runtime.disk import NO_SPACE
 from tracelake.runtime.redact import Redact
 from tracelake.settings.job_secrets import variable_of
 from tracelake.spark.session import is_lost
@@ -109,9 +118,11 @@ class Runner:
             return Finished(CompleteRequest(**fence, status="Failed", error_message=error, error_code=code))
 
     def _code(self, wrong: Exception, api: TaskApi, otherwise: str) -> str:
-        """The error code; that of an outage if the data database did not answer."""
+        """The error code; that of an outage if the data database did not answer, or a disk of this worker is full."""
         was_away = wait_for_data(self.resources.data_dsn, api)
-        return DatabaseUnavailable.code if was_away or is_outage(wrong) else otherwise
+        if was_away or is_outage(wrong):
+            return DatabaseUnavailable.code
+        return DiskFull.code if isinstance(wrong, OSError) and wrong.errno in NO_SPACE else otherwise
 
     def cancel(self, claimed: Claimed) -> None:
         """End its Spark jobs at once."""
