@@ -162,7 +162,7 @@ def test_a_response_is_not_read_beyond_the_limit(devchain: Devchain, bend: Bend,
     assert_same(fetch_range_sync(beside, FIRST, LAST), truth)
 
 
-def test_a_batch_whose_response_is_too_large_is_asked_for_in_parts(
+def test_a_batch_whose_response_is_too_large_is_fetched_in_smaller_batches(
     devchain: Devchain, truth: dict[str, pa.Table]
 ) -> None:
     sizes: list[int] = []

@@ -144,11 +144,11 @@ def storm(clone: Callable[[Database], str], tmp_path: Path, chain: Devchain, for
 
 @pytest.mark.parametrize("story", HARD, ids=["deep and back", "shorter"])
 def test_what_is_hard_leaves_hot_and_cold_equal_to_the_chain(storm: RunStorm, story: Sequence[Step]) -> None:
-    storm(lambda made: made.tell(story))
+    storm(lambda made: made.play(story))
 
 
 def test_a_follower_that_began_at_the_tip_equals_the_chain_from_there_on_through_any_reorg(storm: RunStorm) -> None:
-    storm(lambda made: made.tell(FROM_THE_TIP), Follows("latest"))
+    storm(lambda made: made.play(FROM_THE_TIP), Follows("latest"))
 
 
 def test_a_worker_dies_at_each_point_of_following_and_compacting_and_hot_and_cold_equal_the_chain(
@@ -231,7 +231,7 @@ def test_after_any_story_of_blocks_reorgs_restarts_and_kills_hot_and_cold_equal_
     )
     @given(STORY, FOLLOWS)
     def play_story(story: list[Step], follows: Follows) -> None:
-        storm(lambda made: made.tell(story), follows)
+        storm(lambda made: made.play(story), follows)
 
     try:
         play_story()

@@ -64,7 +64,7 @@ jobs:
     inputs: [{from: {job: go}}]
   - name: leaks
     operator: python
-    config: {function: "tests.support.spark.functions:tells_secrets"}
+    config: {function: "tests.support.spark.functions:leaks_secrets"}
     inputs: [{from: {job: go}}]
     secrets: [JOB_KEY]
   - name: compact

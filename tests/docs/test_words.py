@@ -35,8 +35,8 @@ def test_code_and_statements_use_standard_terms() -> None:
 
 
 def test_tests_use_standard_terms() -> None:
-    """In file names, comments, docstrings and every name that a test defines; strings may hold data of any kind."""
-    files = sorted((ROOT / "tests").rglob("test_*.py"))
+    """In file names, comments, docstrings and every name that is defined; strings may hold data of any kind."""
+    files = sorted((ROOT / "tests").rglob("*.py"))
     assert [
         f"{file.relative_to(ROOT)}:{line}: {text}"
         for file in files

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncpg
 import pytest
 
-from tests.support.faults.history_checker import PROMISES, assert_kept, broken
+from tests.support.faults.history_checker import GUARANTEES, assert_kept, broken
 from tests.support.faults.traffic import Traffic, by_hand
 from tests.support.systems.processes import System, calling
 
@@ -30,13 +30,13 @@ SPOILED = {
         " SELECT dataset_uuid, number + 1000, org_id, dataset_version, task_id, attempt FROM commits"
     ),
     "the commits of a dataset are numbered without a gap": "UPDATE dataset_heads SET last_commit = last_commit + 1",
-    "a completed noop told what it heard, once": "DELETE FROM events WHERE producer_task_id IS NOT NULL",
-    "every entry was kept": "UPDATE outbox SET status = 'Failed', last_error = 'given up'",
+    "a completed noop published its input event, once": "DELETE FROM events WHERE producer_task_id IS NOT NULL",
+    "every outbox entry was published": "UPDATE outbox SET status = 'Failed', last_error = 'given up'",
     "every accepted mutation has its entry": "DELETE FROM outbox WHERE kind = 'publish_buffer'",
     "nothing is left to do": "UPDATE tasks SET status = 'Queued', completed_at = NULL, cancel_reason = NULL"
     " WHERE status = 'Canceled' AND started_at IS NULL",
-    "ranges in force do not overlap": "UPDATE partition_versions SET block_range = int8range(0, 1000)",
-    "ranges tile what was asked for, without hole or overlap": "DELETE FROM events WHERE partition_key = '0-9'",
+    "current ranges do not overlap": "UPDATE partition_versions SET block_range = int8range(0, 1000)",
+    "ranges tile the requested range, without hole or overlap": "DELETE FROM events WHERE partition_key = '0-9'",
 }
 
 
@@ -51,7 +51,7 @@ async def test_each_guarantee_is_reported_when_it_is_broken(system: System) -> N
                 await traffic.round()
             await traffic.settle()
     await assert_kept(system.pool, system.queue_pool, traffic.accepted)
-    assert SPOILED.keys() == PROMISES.keys()
+    assert SPOILED.keys() == GUARANTEES.keys()
     for child in system.started:  # whose locks would be in the way
         await child.kill()
     async with system.pool.acquire() as connection:

@@ -114,7 +114,7 @@ async def test_a_full_disk_of_the_object_store_is_named_until_there_is_space(dis
     assert objects.get(name) == b"0" * 100_000
 
 
-async def test_a_full_disk_is_named_by_every_listener_until_there_is_room(disk: Path, tmp_path: Path) -> None:
+async def test_a_full_disk_is_named_by_every_listener_until_there_is_space(disk: Path, tmp_path: Path) -> None:
     """Also by one that has no database, such as the runner's, which unpacks user code."""
 
     async def write(request: Request) -> Response:
@@ -175,7 +175,7 @@ async def test_a_full_disk_of_a_worker_costs_its_task_none_of_its_own_attempts(
         await walk.until("work", ["Completed"])
 
 
-def test_a_full_disk_below_spark_is_a_platform_error_that_names_it_until_there_is_room(disk: Path) -> None:
+def test_a_full_disk_below_spark_is_a_platform_error_that_names_it_until_there_is_space(disk: Path) -> None:
     """For a task as for a query: neither is at fault."""
     with a_session(disk) as spark:
         ballast = fill(disk)

@@ -27,7 +27,7 @@ def test_an_unreachable_server_is_an_outage() -> None:
 
 
 @pytest.mark.parametrize("state", ["53100", "53200", "53300"], ids=["disk", "memory", "connections"])
-def test_a_server_that_has_no_room_left_is_an_outage(data_db: str, state: str) -> None:
+def test_a_server_without_free_resources_is_an_outage(data_db: str, state: str) -> None:
     with psycopg.connect(data_db) as connection, pytest.raises(psycopg.OperationalError) as full:
         connection.execute(f"DO $$ BEGIN RAISE SQLSTATE '{state}'; END $$".encode())
     assert is_outage(full.value)

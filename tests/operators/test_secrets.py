@@ -88,7 +88,7 @@ async def test_a_function_gets_the_secrets_that_its_job_names_and_another_jobs_f
 
 async def test_secrets_printed_by_a_function_reach_no_log_error_or_table(system: OperatorSystem) -> None:
     settings, reported = load_settings(ENV, home=system.folder), system.folder / "reported"
-    job = python("tells_secrets", "[API_KEY, OTHER]").replace("}", f", args: {{told: {reported}}}}}")
+    job = python("leaks_secrets", "[API_KEY, OTHER]").replace("}", f", args: {{seen: {reported}}}}}")
     with logged(settings) as log:
         await system.deploy(dag(job))
         async with working(worker(system, settings)):

@@ -192,7 +192,7 @@ async def test_a_bundle_that_was_not_judged_or_was_refused_is_not_deployed(trace
         assert (answer.status_code, output in answer.json()["error"]["message"]) == (409, True)
 
 
-async def test_another_organisations_bundle_is_nobodys(trace: System) -> None:
+async def test_a_bundle_of_another_organisation_is_not_found(trace: System) -> None:
     await pushed(trace, user="rival|admin")
     answer = await trace.ask(WRITER, "POST", "/v1/dags/watch/versions", json={"yaml": dag()})
     assert answer.status_code == 409

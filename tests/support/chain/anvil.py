@@ -1,4 +1,4 @@
-"""A real node: anvil as a process of its own, with a token whose transfers it logs, and its rows as it tells them.
+"""A real node: anvil as a process of its own, with a token whose transfers it logs, and its rows as it returns them.
 
 It replaces the dev chain of a test system, and is called here without any of our clients.
 """

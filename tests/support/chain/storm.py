@@ -139,7 +139,7 @@ class Storm:
     follows: Follows
     workers: list[Child] = field(default_factory=list)
 
-    async def tell(self, story: Sequence[Step]) -> None:
+    async def play(self, story: Sequence[Step]) -> None:
         self.start()
         if self.follows.start == "latest":
             await self.until(self.has_begun)

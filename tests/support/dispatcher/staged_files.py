@@ -37,7 +37,7 @@ def staged(
         columns=list(columns),
     )
     objects.put(marker_in(folder), encode_marker(marker))
-    return [_told(ref, folder, file, item) for file, item in zip(files, partitions, strict=True)]
+    return [_output_body(ref, folder, file, item) for file, item in zip(files, partitions, strict=True)]
 
 
 def folder_of(task: Claimed) -> Folder:
@@ -51,7 +51,7 @@ def _written(objects: ObjectStore, folder: Folder, stem: str, rows: int) -> File
     return entry
 
 
-def _told(ref: OutputRef, folder: Folder, file: FileEntry, partition: Partition) -> OutputBody:
+def _output_body(ref: OutputRef, folder: Folder, file: FileEntry, partition: Partition) -> OutputBody:
     scope: dict[str, Any] = (
         {"partition_key": partition} if isinstance(partition, str) else {"start": partition[0], "end": partition[1]}
     )

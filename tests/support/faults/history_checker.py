@@ -12,7 +12,7 @@ from uuid import UUID
 
 import asyncpg
 
-PROMISES: Final[Mapping[str, str]] = {
+GUARANTEES: Final[Mapping[str, str]] = {
     "every event gave exactly one task per dependent job": """
         SELECT e.scope, j.name, count(t.id)
           FROM events e
@@ -63,7 +63,7 @@ PROMISES: Final[Mapping[str, str]] = {
           LEFT JOIN events e ON e.producer_task_id = t.id
          WHERE t.status = 'Completed' AND t.event_id IS NOT NULL
          GROUP BY t.id HAVING count(e.id) <> 1""",
-    "every entry was kept": "SELECT id, kind, status, last_error FROM outbox WHERE status <> 'Done'",
+    "every outbox entry was published": "SELECT id, kind, status, last_error FROM outbox WHERE status <> 'Done'",
     "every accepted mutation has its entry": """
         SELECT 'event', id::text FROM events e WHERE disposition = 'Route' AND NOT EXISTS (
             SELECT FROM outbox o WHERE o.kind = 'route_event' AND o.payload ->> 'event_id' = e.id::text)
@@ -100,7 +100,7 @@ PROMISES: Final[Mapping[str, str]] = {
 async def broken(pool: asyncpg.Pool | asyncpg.pool.PoolConnectionProxy) -> dict[str, list[str]]:
     """The entries that the history breaks, with the first rows that show it."""
     found = {}
-    for entry, statement in PROMISES.items():
+    for entry, statement in GUARANTEES.items():
         rows = await pool.fetch(statement)
         if rows:
             found[entry] = [str(tuple(row)) for row in rows[:5]]

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import httpx
 
-from tests.support.faults.history_checker import PROMISES
+from tests.support.faults.history_checker import GUARANTEES
 from tests.support.faults.storm_system import STORY, WholeSystem
 from tests.support.programs.storm_clients import Calls
 from tests.support.waiting import wait_until
@@ -181,7 +181,7 @@ def _tasks(seen: Seen) -> Iterator[Line]:
 
 
 def _history(seen: Seen) -> Iterator[Line]:
-    for entry, statement in PROMISES.items():
+    for entry, statement in GUARANTEES.items():
         if entry != FOREIGN:
             rows = [row for row in seen.system.state(statement) if "follow" not in row]  # a source never ends
             yield Line(entry, "0 broken", f"{len(rows)} broken" + (f", such as {rows[0]}" if rows else ""))

@@ -268,7 +268,9 @@ class _Attempt:
 
     def _batch(self) -> dict[str, Any]:
         task = self.claimed["task"]
-        dataset = next(one["dataset_uuid"] for one in task["outputs"] if one["storage_location"].startswith("postgres"))
+        dataset = next(
+            item["dataset_uuid"] for item in task["outputs"] if item["storage_location"].startswith("postgres")
+        )
         folder = buffer_folder("trace-scratch", UUID(dataset), UUID(task["task_id"]), self.claimed["attempt"])
         batch = folder.object("batch.jsonl")
         with suppress(ObjectExists):  # the attempt is worked again when an answer was lost

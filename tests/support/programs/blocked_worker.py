@@ -115,7 +115,7 @@ async def blocked_worker(given: dict[str, Any]) -> AsyncIterator[None]:
 
 
 def event_status(walk: Walk, queue_db: str, folder: Path, **more: Any) -> dict[str, Any]:
-    """What a victim needs to work beside the workers of a test system whose files are in `folder`."""
+    """What a worker that is killed needs to run beside the workers of a test system whose files are in `folder`."""
     return {
         "queue": queue_db,
         "internal": walk.listeners["dispatcher_internal"],

@@ -41,7 +41,7 @@ FOR_DRIVERS = f'export SPARK_SUBMIT_OPTS="{SMALL}"\n'
 
 @dataclass(frozen=True)
 class SparkCluster:
-    """Its keeper's side: where it is, what it tells drivers (SPARK_CONF_DIR), and its processes."""
+    """The side of the test: its folder, the settings of drivers (SPARK_CONF_DIR), and its processes."""
 
     folder: Path
     java: Path

@@ -86,12 +86,12 @@ def proves_secrets(frames: Mapping[str, DataFrame], call: Call) -> DataFrame:
     return call.spark.createDataFrame([(proofs, leaked)], "proofs string, leaked boolean")
 
 
-def tells_secrets(frames: Mapping[str, DataFrame], call: Call) -> DataFrame:
+def leaks_secrets(frames: Mapping[str, DataFrame], call: Call) -> DataFrame:
     """Prints the secrets in every possible way, and fails."""
     del frames
     for number, value in enumerate(call.secrets.values()):
         call.progress(number, None, f"logs in with {value}")
-    awaited = call.args.get("told")  # a file that the test creates when it has seen the progress in the database
+    awaited = call.args.get("seen")  # a file that the test creates when it has seen the progress in the database
     while awaited is not None and not Path(awaited).exists():
         time.sleep(0.02)
     raise RuntimeError(f"cannot log in with {dict(call.secrets)}")

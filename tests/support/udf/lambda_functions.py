@@ -118,8 +118,8 @@ async def functions(state_db: str, queue_db: str, folder: Path, server: SeaweedF
     ) as walk:
         control, org = walk.control, walk.org
         user = User(org.user, org.id, "acme", None, "admin")
-        wish = BundleRequest(name="detector", kind="python", sha256=sha256(BUNDLE), size_bytes=len(BUNDLE))
-        made = await announce_bundle(control, user, wish)
+        request = BundleRequest(name="detector", kind="python", sha256=sha256(BUNDLE), size_bytes=len(BUNDLE))
+        made = await announce_bundle(control, user, request)
         await upload_bundle(control, org.id, made.id, BUNDLE)
         assert (await finalize_bundle(control, org.id, made.id)).status == "Ready"
         await deployed_and_active(control, org, dag())

@@ -115,7 +115,7 @@ class Devchain:
 
 @contextmanager
 def devchain(package: str, journal: Path, *, blocks: int, finality: int) -> Iterator[Devchain]:
-    """The chain that the journal tells of, or a new one; on a free port of the loopback."""
+    """The chain of the journal, or a new one; on a free port of the loopback."""
     argv = [sys.executable, "-m", package, "devchain", "--json", "--stop-with-stdin", "--port", "0"]
     argv += ["--chain-id", str(CHAIN_ID), "--blocks", str(blocks), "--finality", str(finality), "--state", str(journal)]
     with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
