@@ -23,7 +23,6 @@ from tracelake.dispatcher.http.query_routes import query_routes
 from tracelake.dispatcher.http.user_routes import user_routes
 from tracelake.dispatcher.read_gauges import Gauges
 from tracelake.dispatcher.sources.stop_all import drain_sources
-from tracelake.dispatcher.tasks.claim import claimer
 from tracelake.dispatcher.tasks.fetch import fetch_task
 from tracelake.dispatcher.tasks.names import fields
 from tracelake.errors import InvalidRequest, NotFound
@@ -51,11 +50,13 @@ log = structlog.get_logger()
 
 
 def internal_api(control: Control) -> Starlette:
-    gate, gauges = WorkerGate(control.pool), Gauges(control)
+    gate, payloads = WorkerGate(control.pool), control.payloads()
+    gauges = Gauges(control.pool, control.queue, control.runtimes, control.metrics)
 
     async def task_fetch(request: Request) -> Response:
         await gate.require(request)
-        return json_response(await fetch_task(control, _uuid(_parameter(request, "task_id"), "task_id")))
+        task_id = _uuid(_parameter(request, "task_id"), "task_id")
+        return json_response(await fetch_task(control.pool, control.jobs, payloads, task_id))
 
     async def user(request: Request) -> Response:
         await gate.require(request)
@@ -74,7 +75,7 @@ def internal_api(control: Control) -> Starlette:
 
     async def sources_drain(request: Request) -> Response:
         await gate.require(request)
-        return json_response(DrainAnswer(stopping=await drain_sources(control)))
+        return json_response(DrainAnswer(stopping=await drain_sources(control.pool, control.after_commit)))
 
     async def batches(request: Request) -> Response:
         await gate.require(request)
@@ -87,7 +88,7 @@ def internal_api(control: Control) -> Starlette:
     async def settle(request: Request) -> Response:
         await gate.require(request)
         return json_response(
-            await settle_buffers(control.pool, control.outbox_signal, await read_message(request, SettleRequest))
+            await settle_buffers(control.pool, control.after_commit.outbox, await read_message(request, SettleRequest))
         )
 
     async def metrics(request: Request) -> Response:
@@ -113,7 +114,7 @@ def internal_api(control: Control) -> Starlette:
 
 
 def _for_workers(control: Control, gate: WorkerGate) -> list[Route]:
-    claim = claimer(control)
+    claim = control.claimer().batched()
 
     async def task_claim(request: Request) -> Response:
         await gate.require(request)
@@ -134,7 +135,7 @@ def _for_workers(control: Control, gate: WorkerGate) -> list[Route]:
 
     async def stops(request: Request) -> Response:
         await gate.require(request)
-        waits = control.stops.after(_mark(request), STOPS_SECONDS)
+        waits = control.after_commit.stops.after(_mark(request), STOPS_SECONDS)
         return json_response(await cancel_on_disconnect(request, waits))
 
     return [

@@ -14,6 +14,6 @@ NEWEST = 20
 
 async def failed_tasks(pool: asyncpg.Pool, org_id: UUID) -> FailedTasks:
     rows = await pool.fetch(queries("user_tasks")["failed_tasks"], org_id, NEWEST)
-    counts = {row["failed"] for row in rows}
-    tasks = [TaskRow(**{name: value for name, value in row.items() if name != "failed"}) for row in rows]
-    return FailedTasks(failed=max(counts, default=0), newest=tasks)
+    tasks = [{**row} for row in rows]
+    counts = {task.pop("failed") for task in tasks}
+    return FailedTasks(failed=max(counts, default=0), newest=[TaskRow(**task) for task in tasks])

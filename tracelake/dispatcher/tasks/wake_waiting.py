@@ -11,5 +11,5 @@ async def give_slots(pool: asyncpg.Pool) -> int:
     """How many tasks were woken. The jobs are locked by a statement before the one that counts their slots."""
     sql = queries("route")
     async with pool.acquire() as connection, connection.transaction():
-        jobs = [row["id"] for row in await connection.fetch(sql["lock_slots"])]
+        jobs = [job for (job,) in await connection.fetch(sql["lock_slots"])]
         return int(await connection.fetchval(sql["wake_waiting"], jobs)) if jobs else 0

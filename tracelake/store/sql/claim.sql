@@ -1,8 +1,8 @@
 -- name: claim_tasks
 -- Queued to Running, for every task asked for at once: lease, history and pinned inputs in one statement. A row for
--- each that was claimed, with the number of its request.
+-- each that was claimed.
 WITH asked AS (
-    SELECT * FROM unnest($1::uuid[], $2::text[], $3::uuid[]) WITH ORDINALITY AS a (task_id, worker_id, lease_token, n)
+    SELECT * FROM unnest($1::uuid[], $2::text[], $3::uuid[]) AS a (task_id, worker_id, lease_token)
      ORDER BY task_id -- every batch locks its tasks in this order: no two wait for each other
 ), claimed AS (
     UPDATE tasks t
@@ -24,7 +24,7 @@ WITH asked AS (
        AND NOT CASE WHEN j.makes_whole AND t.invalidation_id IS NULL THEN EXISTS (
                SELECT FROM tasks later WHERE later.job_id = t.job_id AND later.status = 'Queued' AND later.id > t.id)
            ELSE false END
-    RETURNING a.n, t.id, t.org_id, t.job_id, t.status, t.attempt, t.lease_token, t.worker_id, t.started_at, t.lease_expires_at,
+    RETURNING t.id, t.org_id, t.job_id, t.status, t.attempt, t.lease_token, t.worker_id, t.started_at, t.lease_expires_at,
               t.timeout_seconds, t.input_versions, t.invalidation_id, j.dag_name, j.dag_version_id,
               j.output_datasets, CASE WHEN j.bootstrapped_at IS NULL THEN j.bootstrap END AS bootstrap
 ), history AS (
@@ -49,7 +49,7 @@ WITH asked AS (
     SELECT task_id, attempt, org_id, dataset_uuid, version, last_commit FROM pinned
     ON CONFLICT DO NOTHING
 )
-SELECT c.n, c.id AS task_id, c.org_id, c.job_id, c.status::text, c.attempt, c.lease_token, c.lease_expires_at, c.timeout_seconds,
+SELECT c.id AS task_id, c.org_id, c.job_id, c.status::text, c.attempt, c.lease_token, c.lease_expires_at, c.timeout_seconds,
        c.input_versions::text AS trigger, c.invalidation_id, c.bootstrap::text,
        (SELECT jsonb_agg(input_ref(p.dataset_uuid, p.version, p.last_commit, p.name, p.alias, p.storage_location, p.where_tree,
                                    p.triggers) ORDER BY p.position)
@@ -63,7 +63,7 @@ SELECT c.n, c.id AS task_id, c.org_id, c.job_id, c.status::text, c.attempt, c.le
 -- Repeated claims whose first answer was lost: what was recorded then, and the lease from now on. It is extended only
 -- within the time of one lease after the claim: repeating a claim does not hold a task for ever.
 WITH asked AS (
-    SELECT * FROM unnest($1::uuid[], $2::text[], $3::uuid[]) WITH ORDINALITY AS a (task_id, worker_id, lease_token, n)
+    SELECT * FROM unnest($1::uuid[], $2::text[], $3::uuid[]) AS a (task_id, worker_id, lease_token)
      ORDER BY task_id -- every batch locks its tasks in this order: no two wait for each other
 ), claimed AS (
     UPDATE tasks t
@@ -79,7 +79,7 @@ WITH asked AS (
        AND t.worker_id = a.worker_id
        AND holds_lease(t, t.attempt, a.lease_token) -- fence
        AND (t.status = 'Running') IS TRUE -- fence
-    RETURNING a.n, t.id, t.org_id, t.job_id, t.status, t.attempt, t.lease_token, t.lease_expires_at, t.timeout_seconds,
+    RETURNING t.id, t.org_id, t.job_id, t.status, t.attempt, t.lease_token, t.lease_expires_at, t.timeout_seconds,
               t.input_versions, t.invalidation_id, j.output_datasets,
               CASE WHEN j.bootstrapped_at IS NULL THEN j.bootstrap END AS bootstrap
 ), pinned AS (
@@ -91,7 +91,7 @@ WITH asked AS (
       JOIN task_inputs r ON r.task_id = c.id AND r.attempt = c.attempt AND r.input_dataset_uuid = i.dataset_uuid
       JOIN dataset_versions v ON v.id = r.input_dataset_version
 )
-SELECT c.n, c.id AS task_id, c.org_id, c.job_id, c.status::text, c.attempt, c.lease_token, c.lease_expires_at, c.timeout_seconds,
+SELECT c.id AS task_id, c.org_id, c.job_id, c.status::text, c.attempt, c.lease_token, c.lease_expires_at, c.timeout_seconds,
        c.input_versions::text AS trigger, c.invalidation_id, c.bootstrap::text,
        (SELECT jsonb_agg(input_ref(p.dataset_uuid, p.version, p.last_commit, p.name, p.alias, p.storage_location, p.where_tree,
                                    p.triggers) ORDER BY p.position)
@@ -140,7 +140,7 @@ SELECT t.id, t.status::text FROM tasks t WHERE t.id = ANY ($1::uuid[]);
 -- A task without claiming it: the same as a claim is answered with, but for the lease. Inputs are as its attempt has
 -- pinned them, or, before it is claimed, as a claim would pin them now.
 WITH claimed AS (
-    SELECT 1 AS n, t.id, t.org_id, t.job_id, t.status, t.attempt, NULL::uuid AS lease_token,
+    SELECT t.id, t.org_id, t.job_id, t.status, t.attempt, NULL::uuid AS lease_token,
            NULL::timestamptz AS lease_expires_at, t.timeout_seconds, t.input_versions, t.invalidation_id, j.dag_name,
            j.dag_version_id, j.output_datasets, CASE WHEN j.bootstrapped_at IS NULL THEN j.bootstrap END AS bootstrap
       FROM tasks t
@@ -162,7 +162,7 @@ WITH claimed AS (
       JOIN dataset_versions v ON v.id = coalesce(r.input_dataset_version, served.dataset_version)
       LEFT JOIN dataset_heads h ON h.dataset_uuid = i.dataset_uuid
 )
-SELECT c.n, c.id AS task_id, c.org_id, c.job_id, c.status::text, c.attempt, c.lease_token, c.lease_expires_at, c.timeout_seconds,
+SELECT c.id AS task_id, c.org_id, c.job_id, c.status::text, c.attempt, c.lease_token, c.lease_expires_at, c.timeout_seconds,
        c.input_versions::text AS trigger, c.invalidation_id, c.bootstrap::text,
        (SELECT jsonb_agg(input_ref(p.dataset_uuid, p.version, p.last_commit, p.name, p.alias, p.storage_location, p.where_tree,
                                    p.triggers) ORDER BY p.position)
@@ -198,7 +198,7 @@ WITH asked AS (
        AND (t.timeout_seconds IS NULL OR now() < t.started_at + make_interval(secs => t.timeout_seconds))
     RETURNING t.id, t.job_id, t.lease_expires_at
 )
-SELECT a.n, r.lease_expires_at, t.status::text, t.completed_at AS canceled_at, t.org_id, t.job_id,
+SELECT r.lease_expires_at, t.status::text, t.completed_at AS canceled_at,
        coalesce(holds_lease(t, a.attempt, a.lease_token), false) AS is_current,
        EXISTS (SELECT FROM pauses p WHERE p.job_id = r.job_id AND p.until IS NULL) AS paused,
        EXISTS (SELECT FROM sources s WHERE s.task_id = r.id AND s.state = 'Draining') AS draining

@@ -74,11 +74,10 @@ WITH several AS (
      WHERE o.id = d.entry
 )
 SELECT (SELECT count(*) FROM due) AS events, (SELECT count(*) FROM created) AS tasks,
-       (SELECT count(*) FROM created WHERE woken_at IS NULL) AS waiting,
-       (SELECT array_agg(id) FROM wake_ups) AS entries, (SELECT array_agg(payload::text) FROM wake_ups) AS payloads,
-       -- Not waited for on disk: if the server loses it, the entries are pending again; and a claim of these tasks waits for
-       -- the disk, for what was written before as well.
-       set_config('synchronous_commit', 'off', true) AS at_leisure;
+       (SELECT array_agg(id) FROM wake_ups) AS entries, (SELECT array_agg(payload::text) FROM wake_ups) AS payloads
+  -- Not waited for on disk: if the server loses it, the entries are pending again; and a claim of these tasks waits for
+  -- the disk, for what was written before as well.
+  FROM set_config('synchronous_commit', 'off', true);
 
 -- name: route_invalidations
 -- As for events: one task for each job over exactly the invalidated range, and a row that names the task. $4: this entry
@@ -156,7 +155,6 @@ WITH several AS (
      WHERE o.id = d.entry
 )
 SELECT (SELECT count(*) FROM due) AS events, (SELECT count(*) FROM created) AS tasks,
-       (SELECT count(*) FROM created WHERE woken_at IS NULL) AS waiting,
        (SELECT array_agg(id) FROM wake_ups) AS entries, (SELECT array_agg(payload::text) FROM wake_ups) AS payloads;
 
 -- name: lock_slots
