@@ -129,7 +129,7 @@ UPDATE tasks t
    SET status = 'Canceled', completed_at = now(), superseded_by = b.later,
        cancel_reason = format('superseded by task %s, which was queued later and makes the whole output anew', b.later)
   FROM behind b
- WHERE t.id = b.id
+ WHERE t.id = b.id AND (t.status = 'Queued') IS TRUE
 RETURNING t.id;
 
 -- name: statuses
