@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import Literal
 
 import asyncpg
 
@@ -22,8 +23,8 @@ HOLD = timedelta(seconds=10)
 """How long a replica may take to publish the wake-ups of tasks that it created, before another does it."""
 TRIES = 8
 BACKOFF = Backoff(1, 60)
+Kind = Literal["route_event", "route_invalidation"]
 REFUSED = (asyncpg.DataError, asyncpg.IntegrityConstraintViolationError)
-STATEMENTS = {"route_event": "route_events", "route_invalidation": "route_invalidations"}
 
 
 @dataclass(frozen=True)
@@ -45,21 +46,24 @@ class Router:
     replica: str
     metrics: Metrics
 
-    async def route(self, kind: str) -> Routed:
+    async def route(self, kind: Kind) -> Routed:
         """Everything due of this kind, up to a batch."""
         try:
             return await self._route(kind)
         except REFUSED:
             return await self._one_by_one(kind)
 
-    async def _route(self, kind: str, only: int | None = None) -> Routed:
-        sql = queries("route")[STATEMENTS[kind]]
-        batch = await fetch_row(self.database, sql, RoutedBatch, BATCH, self.replica, HOLD, only)
+    async def _route(self, kind: Kind, only: int | None = None) -> Routed:
+        sql, values = queries("route"), (BATCH if only is None else 1, self.replica, HOLD, only)
+        if kind == "route_event":
+            batch = await fetch_row(self.database, sql["route_events"], RoutedBatch, *values)
+        else:
+            batch = await fetch_row(self.database, sql["route_invalidations"], RoutedBatch, *values)
         self.metrics.moved(NEW, TaskState.QUEUED, batch.tasks)
         wake_ups = zip(batch.entries or [], batch.payloads or [], strict=True)
         return Routed(batch.events, [WakeUp(*wake_up) for wake_up in wake_ups])
 
-    async def _one_by_one(self, kind: str) -> Routed:
+    async def _one_by_one(self, kind: Kind) -> Routed:
         sql, wake_ups = queries("outbox"), list[WakeUp]()
         due = await self.database.fetch(sql["due_routing"], kind, BATCH)
         for entry, attempts in due:

@@ -79,27 +79,12 @@ WITH asked AS (
        AND t.worker_id = a.worker_id
        AND holds_lease(t, t.attempt, a.lease_token) -- fence
        AND (t.status = 'Running') IS TRUE -- fence
-    RETURNING t.id, t.org_id, t.job_id, t.status, t.attempt, t.lease_token, t.lease_expires_at, t.timeout_seconds,
-              t.input_versions, t.invalidation_id, j.output_datasets,
-              CASE WHEN j.bootstrapped_at IS NULL THEN j.bootstrap END AS bootstrap
-), pinned AS (
-    SELECT c.id AS task_id, i.position, i.dataset_uuid, i.where_tree, i.name AS alias, i.triggers, d.name,
-           v.id AS version, v.storage_location, r.input_commit AS last_commit
-      FROM claimed c
-      JOIN job_inputs i ON i.job_id = c.job_id
-      JOIN datasets d ON d.id = i.dataset_uuid
-      JOIN task_inputs r ON r.task_id = c.id AND r.attempt = c.attempt AND r.input_dataset_uuid = i.dataset_uuid
-      JOIN dataset_versions v ON v.id = r.input_dataset_version
+    RETURNING t.id, t.attempt, t.lease_token, t.lease_expires_at
 )
-SELECT c.id AS task_id, c.org_id, c.job_id, c.status::text, c.attempt, c.lease_token, c.lease_expires_at, c.timeout_seconds,
-       c.input_versions::text AS trigger, c.invalidation_id, c.bootstrap::text,
-       (SELECT jsonb_agg(input_ref(p.dataset_uuid, p.version, p.last_commit, p.name, p.alias, p.storage_location, p.where_tree,
-                                   p.triggers) ORDER BY p.position)
-          FROM pinned p WHERE p.task_id = c.id)::text AS inputs,
-       (SELECT s.state FROM operator_state s
-         WHERE s.org_id = c.org_id AND s.job_id = c.job_id AND s.state_key = 'default')::text AS state,
-       (SELECT jsonb_object_agg(d.id, d.name) FROM datasets d WHERE d.id = ANY (c.output_datasets))::text AS names
-  FROM claimed c;
+SELECT d.task_id, d.org_id, d.job_id, d.status, c.attempt, c.lease_token, c.lease_expires_at, d.timeout_seconds, d.trigger,
+       d.invalidation_id, d.bootstrap, d.inputs, d.state, d.names
+  FROM claimed c
+  JOIN described_tasks d ON d.task_id = c.id;
 
 -- name: supersede
 -- Of jobs that make their whole output anew: tasks of theirs (those asked for are among them) that wait although a later
@@ -137,40 +122,11 @@ RETURNING t.id;
 SELECT t.id, t.status::text FROM tasks t WHERE t.id = ANY ($1::uuid[]);
 
 -- name: fetch_task
--- A task without claiming it: the same as a claim is answered with, but for the lease. Inputs are as its attempt has
--- pinned them, or, before it is claimed, as a claim would pin them now.
-WITH claimed AS (
-    SELECT t.id, t.org_id, t.job_id, t.status, t.attempt, NULL::uuid AS lease_token,
-           NULL::timestamptz AS lease_expires_at, t.timeout_seconds, t.input_versions, t.invalidation_id, j.dag_name,
-           j.dag_version_id, j.output_datasets, CASE WHEN j.bootstrapped_at IS NULL THEN j.bootstrap END AS bootstrap
-      FROM tasks t
-      JOIN jobs j ON j.id = t.job_id
-     WHERE t.id = $1
-), pinned AS (
-    SELECT c.id AS task_id, i.position, i.dataset_uuid, i.where_tree, i.name AS alias, i.triggers, d.name,
-           v.id AS version, v.storage_location,
-           CASE WHEN r.task_id IS NULL THEN h.last_commit ELSE r.input_commit END AS last_commit
-      FROM claimed c
-      JOIN job_inputs i ON i.job_id = c.job_id
-      JOIN datasets d ON d.id = i.dataset_uuid
-      LEFT JOIN task_inputs r ON r.task_id = c.id AND r.attempt = c.attempt AND r.input_dataset_uuid = i.dataset_uuid
-      LEFT JOIN dag_current_versions other
-             ON other.org_id = d.org_id AND other.dag_name = d.producer_dag_name AND d.producer_dag_name <> c.dag_name
-      LEFT JOIN dag_version_datasets served
-             ON served.dag_version_id = coalesce(other.dag_version_id, c.dag_version_id)
-            AND served.dataset_uuid = i.dataset_uuid
-      JOIN dataset_versions v ON v.id = coalesce(r.input_dataset_version, served.dataset_version)
-      LEFT JOIN dataset_heads h ON h.dataset_uuid = i.dataset_uuid
-)
-SELECT c.id AS task_id, c.org_id, c.job_id, c.status::text, c.attempt, c.lease_token, c.lease_expires_at, c.timeout_seconds,
-       c.input_versions::text AS trigger, c.invalidation_id, c.bootstrap::text,
-       (SELECT jsonb_agg(input_ref(p.dataset_uuid, p.version, p.last_commit, p.name, p.alias, p.storage_location, p.where_tree,
-                                   p.triggers) ORDER BY p.position)
-          FROM pinned p WHERE p.task_id = c.id)::text AS inputs,
-       (SELECT s.state FROM operator_state s
-         WHERE s.org_id = c.org_id AND s.job_id = c.job_id AND s.state_key = 'default')::text AS state,
-       (SELECT jsonb_object_agg(d.id, d.name) FROM datasets d WHERE d.id = ANY (c.output_datasets))::text AS names
-  FROM claimed c;
+-- A task without claiming it: the same as a claim is answered with, but for the lease.
+SELECT task_id, org_id, job_id, status, attempt, NULL::uuid AS lease_token, NULL::timestamptz AS lease_expires_at,
+       timeout_seconds, trigger, invalidation_id, bootstrap, inputs, state, names
+  FROM described_tasks
+ WHERE task_id = $1;
 
 -- name: job_of
 -- The job of a task, for log lines about it.

@@ -108,10 +108,7 @@ WITH asked AS (
                        input_versions, woken_at)
     SELECT org_id, job_id, priority, max_attempts, timeout_seconds, dedupe_key, id,
            CASE WHEN partition_key IS NOT NULL THEN ARRAY[partition_key] END,
-           jsonb_strip_nulls(jsonb_build_object(
-               'dataset_uuid', dataset_uuid, 'dataset_version', dataset_version, 'cursor', cursor_value,
-               'partition_key', partition_key, 'start', lower(block_range), 'end', upper(block_range) - 1,
-               'commit', commit_number)),
+           trigger_of(dataset_uuid, dataset_version, cursor_value, partition_key, block_range, commit_number),
            CASE WHEN max_concurrency IS NULL THEN now() END
       FROM triggered
      ORDER BY job_id, dedupe_key -- every transaction that creates the same tasks does so in this order: no deadlocks
