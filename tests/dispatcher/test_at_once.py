@@ -15,7 +15,14 @@ from tests.support.postgres import blocked_by, held
 from tracelake.dispatcher.control import Control
 from tracelake.dispatcher.tasks.renew_lease import Beat
 from tracelake.dispatcher.tasks.wake_waiting import give_slots
-from tracelake.wire.task_messages import Claimed, ClaimRequest, HeartbeatAnswer, HeartbeatRequest, NotClaimed, Progress
+from tracelake.wire.task_messages import (
+    Claimed,
+    ClaimRequest,
+    HeartbeatAnswer,
+    HeartbeatRequest,
+    NotClaimed,
+    TaskProgress,
+)
 
 pytestmark = pytest.mark.anyio
 
@@ -134,7 +141,7 @@ async def test_a_batch_of_completions_and_one_by_itself_lock_cursor_and_state_in
         ]
         batch = asyncio.create_task(completer.several(several))
         first = await holder.blocks()  # it has raised the cursor of the one job, and waits for that of the other
-        progress = Progress(message="done")  # so that it is completed by itself
+        progress = TaskProgress(message="done")  # so that it is completed by itself
         single = asyncio.create_task(completer(completion(alone, state={"at": 2}, progress=progress), own))
         await blocked_by(control.pool, first)
     answers = [await single, *await batch]

@@ -68,7 +68,7 @@ class Call:
 
 
 @dataclass(frozen=True)
-class Refusal:
+class NoRoom:
     """There was no room for a call: until when the next one waits, and how long that is."""
 
     until: float
@@ -88,7 +88,7 @@ class CallFunctions:
     signal: Signal = field(default_factory=Signal)
     _places: Places | None = None
     _places_until: float = 0.0
-    _refused: dict[UUID, Refusal] = field(default_factory=dict)
+    _refused: dict[UUID, NoRoom] = field(default_factory=dict)
     """Organisations for whose call there was no room a moment ago."""
     _calls: dict[UUID, Call] = field(default_factory=dict)
     _renewed: float = 0.0
@@ -119,7 +119,7 @@ class CallFunctions:
         due = [self._renewed + RENEW_SECONDS] if self._calls else []
         due += [self._away] if self._away > now else []
         due += [self._probing + PROBE_SECONDS] if self._probing is not None else []
-        due += [refusal.until for refusal in self._refused.values() if refusal.until > now]
+        due += [no_room.until for no_room in self._refused.values() if no_room.until > now]
         return max(0.001, min(due) - now) if due else None
 
     async def stop(self) -> None:
@@ -152,7 +152,7 @@ class CallFunctions:
     async def _next(self, room: int) -> list[UUID]:
         now = time.monotonic()
         places = self._places or Places(ANY_NUMBER, ANY_NUMBER)
-        waiting = [org for org, refusal in self._refused.items() if refusal.until > now]
+        waiting = [org for org, no_room in self._refused.items() if no_room.until > now]
         # A function that has reported its end may hold its place for a moment longer.
         room = max(0, min(room, places.total - len(self._calls)))
         sql = queries("functions")["next_functions"]
@@ -245,7 +245,7 @@ class CallFunctions:
         """Its next call waits, longer each time; those of others do not. How many places there are is asked again."""
         before = self._refused.get(org)
         seconds = min(2 * before.seconds, AWAY_SECONDS[1]) if before else AWAY_SECONDS[0]
-        self._refused[org] = Refusal(time.monotonic() + seconds, seconds)
+        self._refused[org] = NoRoom(time.monotonic() + seconds, seconds)
         self._places_until = 0.0
 
     async def _fail(self, call: Call, error: str) -> None:
