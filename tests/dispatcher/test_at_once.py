@@ -13,8 +13,8 @@ from tests.support.dispatcher.control import control_for
 from tests.support.dispatcher.job_chain import Chain, a_task, claimed, completion, deploy_chain
 from tests.support.postgres import blocked_by, held
 from tracelake.dispatcher.control import Control
+from tracelake.dispatcher.outbox.drain import give_slots
 from tracelake.dispatcher.tasks.renew_lease import Beat
-from tracelake.dispatcher.tasks.wake_waiting import give_slots
 from tracelake.wire.task_messages import (
     Claimed,
     ClaimRequest,

@@ -13,10 +13,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from tracelake.dispatcher.alerts.for_delivery import alert_targets, failure_alerts
 from tracelake.dispatcher.buffers.records import buffer_records
 from tracelake.dispatcher.buffers.settle import settle_buffers
 from tracelake.dispatcher.control import Control
-from tracelake.dispatcher.http.alert_routes import alert_routes
 from tracelake.dispatcher.http.auth import WorkerGate
 from tracelake.dispatcher.http.openapi import document
 from tracelake.dispatcher.http.query_routes import query_routes
@@ -33,6 +33,7 @@ from tracelake.runtime.tracing import is_tracing, set_attributes
 from tracelake.store.db import OUTAGES, answers, unavailable
 from tracelake.store.identity import find_user
 from tracelake.store.signing_keys import published
+from tracelake.wire.alert_messages import FailuresRequest, TargetsRequest
 from tracelake.wire.buffer_messages import BufferRequest, SettleRequest
 from tracelake.wire.read_call import read_message
 from tracelake.wire.task_messages import (
@@ -107,7 +108,7 @@ def internal_api(control: Control) -> Starlette:
         Route("/internal/openapi.json", openapi, methods=["GET"]),
         Route("/internal/jwks/task", jwks, methods=["GET"]),
         *query_routes(control, gate),
-        *alert_routes(control, gate),
+        *_for_delivery(control, gate),
         *user_routes(control),
     ]
     return listener_app(routes, lambda: answers(control.pool), OUTAGES, lambda away: unavailable(away, control.home))
@@ -142,6 +143,23 @@ def _for_workers(control: Control, gate: WorkerGate) -> list[Route]:
         Route("/internal/task-stops", stops, methods=["GET"]),
         Route("/internal/task-claim", task_claim, methods=["POST"]),
         Route("/internal/task-claim-batch", task_claim_batch, methods=["POST"]),
+    ]
+
+
+def _for_delivery(control: Control, gate: WorkerGate) -> list[Route]:
+    async def targets(request: Request) -> Response:
+        await gate.require(request)
+        return json_response(await alert_targets(control.pool, await read_message(request, TargetsRequest)))
+
+    async def failures(request: Request) -> Response:
+        await gate.require(request)
+        return json_response(
+            await failure_alerts(control.pool, control.failure_alert, await read_message(request, FailuresRequest))
+        )
+
+    return [
+        Route("/internal/alerts/targets", targets, methods=["POST"]),
+        Route("/internal/alerts/failures", failures, methods=["POST"]),
     ]
 
 

@@ -37,8 +37,7 @@ from tracelake.dispatcher.outbox.retry import retry_outbox
 from tracelake.dispatcher.signal import AfterCommit
 from tracelake.dispatcher.sources.pause import pause_source, resume_source
 from tracelake.dispatcher.tasks.cancel import cancel_task
-from tracelake.dispatcher.tasks.list import list_tasks
-from tracelake.dispatcher.tasks.list_failed import failed_tasks
+from tracelake.dispatcher.tasks.list import failed_tasks, list_tasks
 from tracelake.dispatcher.tasks.read_logs import read_logs
 from tracelake.dispatcher.tasks.retry import retry_task
 from tracelake.dispatcher.tasks.show import show_task

@@ -10,12 +10,12 @@ from collections.abc import Awaitable, Sequence
 from typing import Final, TypeVar, cast
 from uuid import UUID
 
+import asyncpg
 import msgspec
 
 from tracelake.dispatcher.events.route import BATCH, HOLD, Routed, Router
 from tracelake.dispatcher.outbox.dispatch import EntryDispatcher, OutboxEntry, WakeUp
 from tracelake.dispatcher.outbox.wake_ups import WakeUps
-from tracelake.dispatcher.tasks.wake_waiting import give_slots
 from tracelake.runtime.crash_points import crash_point
 from tracelake.store.queries import Row, fetch_row, fetch_rows, queries
 
@@ -135,6 +135,17 @@ class Drain:
                 return OutboxEntry(entry.id, BUFFER_QUEUE, _message("failed_task", "task_id", entry.payload))
             case kind:
                 raise ValueError(kind)
+
+
+async def give_slots(pool: asyncpg.Pool) -> int:
+    """Wakes tasks that wait for a slot of their job (`max_concurrency`), and returns how many.
+
+    The jobs are locked by a statement before the one that counts their slots.
+    """
+    sql = queries("route")
+    async with pool.acquire() as connection, connection.transaction():
+        jobs = [job for (job,) in await connection.fetch(sql["lock_slots"])]
+        return int(await connection.fetchval(sql["wake_waiting"], jobs)) if jobs else 0
 
 
 async def both(awaitable: Awaitable[A], other: Awaitable[B]) -> tuple[A, B]:
