@@ -16,7 +16,7 @@ import pytest
 from tests.support.dispatcher.control import deployed_and_active
 from tests.support.spark.session import shared_session
 from tests.support.systems.walk import walking, working
-from tracelake.dispatcher.events.trigger import trigger
+from tests.support.verbs import trigger
 from tracelake.lite.local_run.run import LocalTask, run_locally
 from tracelake.udf.pack import pack
 from tracelake_demo.check_alerts import large_transfers

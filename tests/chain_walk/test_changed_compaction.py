@@ -15,7 +15,7 @@ from tests.chain_walk.test_queries import query_answerer, run_query
 from tests.support.dispatcher.control import deployed_and_active
 from tests.support.systems.chain import ChainSystem, rows_of, truth
 from tests.support.systems.walk import working
-from tracelake.dispatcher.dags.activate import activate_dag
+from tests.support.verbs import activate_dag
 from tracelake.domain.object_names import Folder
 from tracelake.errors import Unavailable
 from tracelake.query.answer import QueryAnswerer

@@ -14,10 +14,10 @@ from psycopg import sql
 
 from tests.support.spark.hot_tables import chain
 from tests.support.systems.chain import ChainSystem
+from tests.support.verbs import invalidate
 from tracelake.chain.schemas import SCHEMAS
 from tracelake.data.hot.tables import HotTable, ensure
 from tracelake.data.hot.writer import rewrite
-from tracelake.dispatcher.events.invalidate import invalidate
 from tracelake.errors import Conflict
 from tracelake.operators.helpers.chain_tables import KEYS
 from tracelake.wire.output_messages import CompleteRequest

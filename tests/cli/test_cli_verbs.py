@@ -26,7 +26,6 @@ from tests.support.systems.gateway import DAG, SERVICE, people, workers
 from tracelake.cli import main
 from tracelake.dispatcher.control import Control
 from tracelake.dispatcher.http.internal_routes import internal_api
-from tracelake.dispatcher.tasks.complete import Completer
 from tracelake.gateway.process import public_api
 from tracelake.lite.certificates import ensure_certificates
 from tracelake.lite.child import ChildStatus
@@ -161,7 +160,7 @@ async def fail(control: Control, task_id: UUID) -> None:
     task, claims = await claimed(control, task_id)
     error = "the disk [1] is full\x1b]0;owned\x07\u202e\nsecond line"
     output = completion(task, status="Failed", error_message=error, retryable=False)
-    await Completer(control)(output, claims)
+    await control.completer()(output, claims)
 
 
 def test_status_names_tasks_that_have_failed_for_good(running: Running, trace: Trace, file: Path, home: Home) -> None:

@@ -14,10 +14,9 @@ from tests.cli.test_cli_verbs import Running, Trace, file, home, known_operators
 from tests.support.dispatcher.control import PULL
 from tests.support.dispatcher.job_chain import claimed, completion, drained
 from tests.support.operators import registered
-from tracelake.dispatcher.buffers.publish import publish_buffer
+from tests.support.verbs import publish_buffer
 from tracelake.dispatcher.buffers.settle import settle_buffers
 from tracelake.dispatcher.control import Control
-from tracelake.dispatcher.tasks.complete import Completer
 from tracelake.domain.storage_locations import buffer_folder
 from tracelake.lite.home import Home, held
 from tracelake.wire.buffer_messages import BufferPublishRequest, CommittedBatch, DeadBatch, SettleRequest
@@ -64,7 +63,7 @@ async def publish_two(control: Control, task_id: UUID) -> list[UUID]:
         range_start=100,
         range_end=200,
     )
-    await Completer(control)(completion(task, datasets_published=[published]), claims)
+    await control.completer()(completion(task, datasets_published=[published]), claims)
     return publishes
 
 
@@ -91,7 +90,7 @@ def test_a_dead_batch_is_seen_wherever_its_task_its_dataset_or_the_system_is_loo
         committed=[CommittedBatch(publish_id=good, seq=1, rows=1, bytes=9)],
         dead=[DeadBatch(publish_id=bad, line=7, reason="there is no column 'idd'")],
     )
-    running.do(settle_buffers(running.control.pool, running.control.outbox_signal, settled))
+    running.do(settle_buffers(running.control.pool, running.control.after_commit.outbox, settled))
     why = trace("why", task)
     assert "the sink refused 1 of its 2 batches" in why.out
     assert f"trace sink replay {bad}" in why.out
@@ -121,6 +120,8 @@ def test_a_dead_batch_is_seen_wherever_its_task_its_dataset_or_the_system_is_loo
 
     assert trace("sink", "replay", str(bad)).code == 0
     mended = CommittedBatch(publish_id=bad, seq=2, rows=1, bytes=9)
-    running.do(settle_buffers(running.control.pool, running.control.outbox_signal, SettleRequest(committed=[mended])))
+    running.do(
+        settle_buffers(running.control.pool, running.control.after_commit.outbox, SettleRequest(committed=[mended]))
+    )
     assert "It is completed, and what it wrote counts." in trace("why", task).out
     assert "dead" not in trace("datasets", "show", "found").out

@@ -19,10 +19,10 @@ from tests.support.spark.cluster import SparkCluster, family_of, trace_worker
 from tests.support.systems.chain import ChainSystem, rows_of, truth
 from tests.support.systems.operators import OperatorSystem
 from tests.support.systems.walk import walking
+from tests.support.verbs import cancel_task
 from tests.support.waiting import until
 from tracelake.chain.abi.decode_logs import decode_logs
 from tracelake.chain.abi.events import ERC20_TRANSFER
-from tracelake.dispatcher.tasks.cancel import cancel_task
 from tracelake.operators.api.context import Resources
 from tracelake.store.migrate import Database
 from tracelake_devchain.expected_rows import truth_table

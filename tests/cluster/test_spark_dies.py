@@ -64,10 +64,10 @@ async def test_when_a_connect_server_is_started_again_the_worker_ends_and_the_ne
         await is_left_to_another(system)
         (tmp_path / "marks" / "go").touch()
         await walk.control.pool.execute("UPDATE tasks SET lease_expires_at = now() WHERE status = 'Running'")
-        walk.control.leases.notify()
+        walk.control.after_commit.leases.notify()
         await system.until("SELECT EXISTS (SELECT FROM tasks WHERE status = 'Failed')")
         await walk.control.pool.execute("UPDATE tasks SET next_retry_at = now() WHERE status = 'Failed'")
-        walk.control.leases.notify()
+        walk.control.after_commit.leases.notify()
         async with trace_worker(walk, tmp_path, (queue_db, data_db), far):
             await system.until("SELECT EXISTS (SELECT FROM tasks WHERE status = 'Completed' AND attempt = 2)")
         assert [row["ten"] for row in await system.rows("held")] == [10]

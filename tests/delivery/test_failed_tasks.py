@@ -12,8 +12,6 @@ from tests.support.dispatcher.job_chain import Chain, a_task, claimed, completio
 from tests.support.systems.delivery import DeliverySystem, Receiver
 from tests.support.waiting import until
 from tracelake.dispatcher.control import Control
-from tracelake.dispatcher.maintenance.expire_leases import ExpireLeases
-from tracelake.dispatcher.tasks.complete import Completer
 from tracelake.settings import SinkSettings
 from tracelake.sink.drain import Sink
 from tracelake.sink.process import limits_of
@@ -31,7 +29,7 @@ def no_spark() -> Any:
 
 async def fail_for_good(control: Control, chain: Chain, error: str) -> str:
     task, claims = await claimed(control, await a_task(control, chain))
-    await Completer(control)(completion(task, status="Failed", error_message=error, retryable=False), claims)
+    await control.completer()(completion(task, status="Failed", error_message=error, retryable=False), claims)
     return str(task.task.task_id)
 
 
@@ -39,7 +37,7 @@ async def lose_for_good(control: Control, chain: Chain) -> str:
     task, _ = await claimed(control, await a_task(control, chain))
     await control.pool.execute("UPDATE jobs SET max_platform_failures = 1")
     await control.pool.execute("UPDATE tasks SET lease_expires_at = now() WHERE id = $1", task.task.task_id)
-    assert await ExpireLeases(control).once() == 1
+    assert await control.expire_leases().once() == 1
     return str(task.task.task_id)
 
 

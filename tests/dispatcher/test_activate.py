@@ -12,17 +12,11 @@ import pytest
 
 from tests.support.dispatcher.control import PULL, Org, an_org, control_for, deployed_and_active
 from tests.support.operators import registered
+from tests.support.verbs import activate_dag, deploy_dag, invalidate, trigger
 from tracelake.capability.claims import Claims, decode
 from tracelake.capability.jws import parse_token
 from tracelake.dispatcher.control import Control
-from tracelake.dispatcher.dags.activate import activate_dag
-from tracelake.dispatcher.dags.deploy import deploy_dag
-from tracelake.dispatcher.events.invalidate import invalidate
-from tracelake.dispatcher.events.trigger import trigger
 from tracelake.dispatcher.maintenance.cancel_retired import cancel_retired_tasks
-from tracelake.dispatcher.outbox.drain import Drain
-from tracelake.dispatcher.tasks.claim import claim_tasks
-from tracelake.dispatcher.tasks.complete import Completer
 from tracelake.domain.dag.model import JobOutput
 from tracelake.domain.ids import JobName
 from tracelake.errors import Conflict, LeaseLost, NotFound
@@ -82,7 +76,7 @@ async def states(control: Control, version: UUID) -> list[tuple[str, str]]:
 
 async def claim_queued(control: Control, job_id: UUID) -> tuple[Claimed, Claims]:
     task = await control.pool.fetchval("SELECT id FROM tasks WHERE job_id = $1 AND status = 'Queued' LIMIT 1", job_id)
-    [found] = await claim_tasks(control, [ClaimRequest(task_id=task, worker_id="w")])
+    [found] = await control.claimer().claim([ClaimRequest(task_id=task, worker_id="w")])
     assert isinstance(found, Claimed)
     return found, decode(parse_token(found.capability_token).payload)
 
@@ -110,7 +104,7 @@ async def test_activation_moves_pointer_names_and_edges(control: Control, org: O
 async def test_activating_what_is_active_does_nothing(control: Control, org: Org) -> None:
     done = await deployed_and_active(control, org, DAG)
     await trigger(control, org.id, "mill", "ask", cursor=1, request_id=uuid4())
-    await Drain(control).once()
+    await control.drain().once()
     again = await activate_dag(control, org.id, "mill", done.dag_version_id)
     assert (again.changed, again.canceled_tasks) == (False, 0)
     assert await states(control, done.dag_version_id) == [("grind", "Queued"), ("store", "Queued")]
@@ -120,7 +114,7 @@ async def test_tasks_of_a_version_that_left_are_canceled_and_unchanged_jobs_go_o
     first = await deployed_and_active(control, org, DAG)
     for cursor in (1, 2):
         await trigger(control, org.id, "mill", "ask", cursor=cursor, request_id=uuid4())
-    await Drain(control).once()
+    await control.drain().once()
     running = [await claim_queued(control, first.jobs[job]) for job in ("grind", "store")]
     second = await deploy_dag(control, org.id, org.user, OTHER_GRIND)
     done = await activate_dag(control, org.id, "mill", second.dag_version_id)
@@ -132,10 +126,10 @@ async def test_tasks_of_a_version_that_left_are_canceled_and_unchanged_jobs_go_o
             task_id=claimed.task.task_id, attempt=claimed.attempt, lease_token=claimed.lease_token, status="Completed"
         )
         with pytest.raises(LeaseLost):
-            await Completer(control)(request, claims)
+            await control.completer()(request, claims)
     outcomes = await control.pool.fetch("SELECT DISTINCT outcome::text FROM task_attempts")
     assert [row["outcome"] for row in outcomes] == ["Canceled"]
-    await Drain(control).once()
+    await control.drain().once()
     assert (await control.queue.depth("tasks-ecs_platform")).ready == 6
 
 
@@ -143,7 +137,7 @@ async def test_there_and_back_again_loses_no_work(control: Control, org: Org) ->
     first = await deployed_and_active(control, org, DAG)
     second = await deploy_dag(control, org.id, org.user, OTHER_GRIND)
     await trigger(control, org.id, "mill", "ask", cursor=1, request_id=uuid4())
-    await Drain(control).once()
+    await control.drain().once()
     for version in (second, first, second, first):
         done = await activate_dag(control, org.id, "mill", version.dag_version_id)
         assert done.made_again == 1
@@ -159,9 +153,9 @@ async def test_a_task_that_was_routed_while_its_version_left_is_found(control: C
         " SELECT org_id, id, 'cursor:late', now() FROM jobs WHERE id = ANY ($1::uuid[])",
         [first.jobs["grind"], first.jobs["store"]],
     )
-    assert await cancel_retired_tasks(control) == 2
+    assert await cancel_retired_tasks(control.pool, control.after_commit) == 2
     assert await states(control, second.dag_version_id) == [("store", "Queued")]
-    assert await cancel_retired_tasks(control) == 0
+    assert await cancel_retired_tasks(control.pool, control.after_commit) == 0
 
 
 async def test_activations_at_once_come_one_after_the_other(control: Control, org: Org) -> None:
@@ -255,7 +249,7 @@ async def test_an_unknown_version_is_not_found(control: Control, org: Org) -> No
 async def test_an_activation_that_fails_half_way_changes_nothing(control: Control, org: Org) -> None:
     first = await deployed_and_active(control, org, DAG)
     await trigger(control, org.id, "mill", "ask", cursor=1, request_id=uuid4())
-    await Drain(control).once()
+    await control.drain().once()
     second = await deploy_dag(control, org.id, org.user, OTHER_GRIND.replace("grain:", "corn:"))
     await control.pool.execute("ALTER TABLE tasks ADD CONSTRAINT none CHECK (status <> 'Canceled')")
     with pytest.raises(asyncpg.CheckViolationError, match="none"):
@@ -288,11 +282,11 @@ async def test_an_invalidation_of_a_generation_that_left_makes_no_task(
         control, org.id, org.user, "grain", start=0, end=9, reason="it was wet", request_id=uuid4()
     )
     if routed:
-        while await Drain(control).once():
+        while await control.drain().once():
             pass
         assert await states(control, first.dag_version_id) == [("grind", "Queued"), ("store", "Queued")]
     await activate_dag(control, org.id, "mill", second.dag_version_id)
-    while await Drain(control).once():
+    while await control.drain().once():
         pass
     assert await states(control, first.dag_version_id) == ([("grind", "Canceled"), ("store", "Canceled")] * routed)
     assert await states(control, second.dag_version_id) == []

@@ -12,12 +12,11 @@ import pytest
 from tests.support.dispatcher.control import PULL, Org, an_org, control_for, deployed_and_active, run_here
 from tests.support.dispatcher.job_chain import claimed
 from tests.support.operators import registered
+from tests.support.verbs import deploy_dag, trigger
 from tracelake.dispatcher.alerts.edit import create_alert, delete_alert, update_alert
 from tracelake.dispatcher.alerts.edit_channels import create_channel
 from tracelake.dispatcher.alerts.for_delivery import alert_targets
 from tracelake.dispatcher.control import Control
-from tracelake.dispatcher.dags.deploy import deploy_dag
-from tracelake.dispatcher.events.trigger import trigger
 from tracelake.errors import InvalidDag
 from tracelake.store.identity import User, find_user
 from tracelake.wire.alert_messages import AlertChange, AlertRequest, ChannelRequest, TargetRequest, TargetsRequest

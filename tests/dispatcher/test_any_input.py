@@ -150,7 +150,7 @@ def test_no_input_makes_the_internal_api_fail(at: At) -> None:
         named = {"X-Trace-User": quote(user, safe="")} if aimed else {}
         return named | ({"X-Trace-Worker-Token": tokens[who]} if who in tokens else {})
 
-    at.listeners.control.stops.close()  # a made-up mark may be a real one: do not wait
+    at.listeners.control.after_commit.stops.close()  # a made-up mark may be a real one: do not wait
     listed = operations_of("internal")["GET /internal/v1/tasks"]
     for who, parameters, status in (("good", {}, 200), ("good", {"limit": "x"}, 400), ("bad", {}, 401)):
         case = listed.Case(query=parameters)

@@ -13,12 +13,16 @@ from tests.support.dispatcher.control import control_for
 from tests.support.dispatcher.job_chain import Chain, a_task, claimed, completion, deploy_chain
 from tests.support.postgres import blocked_by, held
 from tracelake.dispatcher.control import Control
-from tracelake.dispatcher.events.route import route
-from tracelake.dispatcher.tasks.claim import claim_tasks
-from tracelake.dispatcher.tasks.complete import Completer
-from tracelake.dispatcher.tasks.renew_lease import Beat, renew_leases
-from tracelake.dispatcher.tasks.wake_waiting import give_slots
-from tracelake.wire.task_messages import Claimed, ClaimRequest, HeartbeatAnswer, HeartbeatRequest, NotClaimed, Progress
+from tracelake.dispatcher.outbox.drain import give_slots
+from tracelake.dispatcher.tasks.renew_lease import Beat
+from tracelake.wire.task_messages import (
+    Claimed,
+    ClaimRequest,
+    HeartbeatAnswer,
+    HeartbeatRequest,
+    NotClaimed,
+    TaskProgress,
+)
 
 pytestmark = pytest.mark.anyio
 
@@ -65,9 +69,9 @@ async def test_two_batches_of_claims_for_the_same_tasks_do_not_deadlock(control:
 
     async with held(state_db, control.pool) as holder:
         await holder.connection.execute("SELECT FROM tasks WHERE id = $1 FOR UPDATE", high)
-        larger = asyncio.create_task(claim_tasks(control, claims(middle, high, low)))
+        larger = asyncio.create_task(control.claimer().claim(claims(middle, high, low)))
         first = await holder.blocks()
-        other = asyncio.create_task(claim_tasks(control, claims(low, middle)))
+        other = asyncio.create_task(control.claimer().claim(claims(low, middle)))
         await blocked_by(control.pool, first)
     assert [type(answer) for answer in await larger] == [Claimed] * 3
     assert [type(answer) for answer in await other] == [NotClaimed] * 2
@@ -83,9 +87,9 @@ async def test_two_batches_of_heartbeats_for_the_same_tasks_do_not_deadlock(cont
     low, middle, high = beats
     async with held(state_db, control.pool) as holder:
         await holder.connection.execute("SELECT FROM tasks WHERE id = $1 FOR UPDATE", high.request.task_id)
-        larger = asyncio.create_task(renew_leases(control, [middle, high, low]))
+        larger = asyncio.create_task(control.renewer().renew([middle, high, low]))
         first = await holder.blocks()
-        other = asyncio.create_task(renew_leases(control, [low, middle]))
+        other = asyncio.create_task(control.renewer().renew([low, middle]))
         await blocked_by(control.pool, first)
     assert [type(answer) for answer in [*await larger, *await other]] == [HeartbeatAnswer] * 5
 
@@ -101,7 +105,7 @@ async def a_reader(control: Control, chain: Chain, job: str, read: str) -> UUID:
 
 async def test_completions_raise_the_cursors_of_a_batch_in_the_order_of_their_keys(control: Control) -> None:
     chain = await deploy_chain(control)
-    completer, batch = Completer(control), []
+    completer, batch = control.completer(), []
     for job in chain.jobs:
         for read in chain.datasets:
             run, claims = await claimed(control, await a_reader(control, chain, job, read))
@@ -118,7 +122,7 @@ async def test_completions_raise_the_cursors_of_a_batch_in_the_order_of_their_ke
 async def test_a_batch_of_completions_and_one_by_itself_lock_cursor_and_state_in_the_same_order(
     control: Control, state_db: str
 ) -> None:
-    chain, completer = await deploy_chain(control), Completer(control)
+    chain, completer = await deploy_chain(control), control.completer()
     low, high = sorted(["second", "third"], key=lambda job: chain.jobs[job])
     runs = [await claimed(control, await a_reader(control, chain, job, "first")) for job in (low, high, low)]
     (of_low, its), (of_high, others), (alone, own) = runs
@@ -137,7 +141,7 @@ async def test_a_batch_of_completions_and_one_by_itself_lock_cursor_and_state_in
         ]
         batch = asyncio.create_task(completer.several(several))
         first = await holder.blocks()  # it has raised the cursor of the one job, and waits for that of the other
-        progress = Progress(message="done")  # so that it is completed by itself
+        progress = TaskProgress(message="done")  # so that it is completed by itself
         single = asyncio.create_task(completer(completion(alone, state={"at": 2}, progress=progress), own))
         await blocked_by(control.pool, first)
     answers = [await single, *await batch]
@@ -155,7 +159,7 @@ async def test_what_is_wrong_with_one_outbox_row_is_not_said_of_another_that_is_
     bad = await control.pool.fetchval(insert_entry, chain.org.id, {"event_id": "not a uuid"})
     async with held(state_db, control.pool) as replica:  # which gives up in the end
         await replica.connection.execute("SELECT FROM outbox WHERE id = $1 FOR UPDATE", good)
-        routing = asyncio.create_task(route(control, "route_event"))
+        routing = asyncio.create_task(control.router().route("route_event"))
         await blocked_by(control.pool, replica.connection.get_server_pid(), unless=routing)
     await routing
     rows = await control.pool.fetch("SELECT id, attempts, last_error FROM outbox ORDER BY id")

@@ -11,7 +11,6 @@ from tests.support.dispatcher.control import control_for
 from tests.support.dispatcher.job_chain import a_task, claimed, completion, deploy_chain, tasks_of
 from tests.support.dispatcher.staged_files import staged
 from tracelake.dispatcher.control import Control
-from tracelake.dispatcher.tasks.complete import Completer
 from tracelake.errors import Conflict, LeaseLost
 from tracelake.wire.markers import ColumnEntry
 from tracelake.wire.output_messages import CompleteAnswer
@@ -42,7 +41,7 @@ async def test_outputs_events_and_failures_are_ended_in_one_batch_and_routed_at_
     (writes, its), (reports, theirs), (fails, own) = [
         await claimed(control, await a_task(control, chain)) for _ in "abc"
     ]
-    answers = await Completer(control).several(
+    answers = await control.completer().several(
         [
             (
                 completion(
@@ -75,7 +74,7 @@ async def test_a_completion_whose_outputs_are_refused_takes_no_other_with_it_and
 ) -> None:
     chain = await deploy_chain(control)
     wide, wide_claims = await claimed(control, await a_task(control, chain))
-    complete = Completer(control)
+    complete = control.completer()
     await complete(completion(wide, outputs=staged(control.objects, wide, (0, 99))), wide_claims)
     (odd, its), (good, theirs), (plain, own) = [await claimed(control, await a_task(control, chain)) for _ in "abc"]
     refused, accepted, ended = await complete.several(
@@ -94,7 +93,7 @@ async def test_a_completion_whose_outputs_are_refused_takes_no_other_with_it_and
 
 
 async def test_a_late_or_repeated_completion_in_a_batch_is_answered_as_if_it_came_alone(control: Control) -> None:
-    chain, complete = await deploy_chain(control), Completer(control)
+    chain, complete = await deploy_chain(control), control.completer()
     (done, its), (canceled, theirs) = [await claimed(control, await a_task(control, chain)) for _ in "ab"]
     again = completion(done, outputs=staged(control.objects, done, (0, 9))), its
     first = await complete(*again)
@@ -116,6 +115,6 @@ async def test_a_completion_that_postgres_refuses_is_refused_alone(control: Cont
     await control.pool.execute(
         f"ALTER TABLE tasks ADD CONSTRAINT odd CHECK (status <> 'Completed' OR id <> '{bad.task.task_id}')"
     )
-    refused, accepted = await Completer(control).several([(completion(bad), its), (completion(good), theirs)])
+    refused, accepted = await control.completer().several([(completion(bad), its), (completion(good), theirs)])
     assert "odd" in str(refused)
     assert accepted == CompleteAnswer(status="Completed")

@@ -10,9 +10,8 @@ import pytest
 
 from tests.support.dispatcher.control import PULL, Org, an_org, control_for, deployed_and_active, run_here
 from tests.support.operators import registered
+from tests.support.verbs import activate_dag, deploy_dag
 from tracelake.dispatcher.control import Control
-from tracelake.dispatcher.dags.activate import activate_dag
-from tracelake.dispatcher.dags.deploy import deploy_dag
 from tracelake.domain.dag.model import JobOutput
 from tracelake.domain.ids import JobName
 from tracelake.errors import Conflict, InvalidDag

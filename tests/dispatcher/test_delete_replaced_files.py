@@ -123,7 +123,7 @@ async def listed(control: Control, chain: Chain, reader: Claimed, reads: Claims)
         lease_token=reader.lease_token,
         dataset_uuid=chain.datasets["first"],
     )
-    return await list_files(control, request, reads)
+    return await list_files(control.pool, request, reads)
 
 
 def names(control: Control, folder: Folder) -> set[str]:

@@ -13,12 +13,10 @@ import pytest
 
 from tests.support.dispatcher.control import PULL, Org, an_org, control_for, deployed_and_active, run_here
 from tests.support.operators import registered
+from tests.support.verbs import activate_dag, deploy_dag, trigger
 from tracelake.dispatcher.control import Control
-from tracelake.dispatcher.dags.activate import activate_dag
 from tracelake.dispatcher.dags.catalog import catalog
-from tracelake.dispatcher.dags.deploy import deploy_dag
 from tracelake.dispatcher.dags.show import list_dags, show_dag
-from tracelake.dispatcher.events.trigger import trigger
 from tracelake.domain.dag.model import JobOutput
 from tracelake.domain.ids import JobName
 from tracelake.errors import Conflict, InvalidDag, NotFound
@@ -200,7 +198,7 @@ publish: {order_counts: {job: count}}
 async def test_the_catalog_knows_what_a_published_dataset_is_made_from(control: Control, org: Org) -> None:
     await deployed_and_active(control, org, SHOP)
     await deployed_and_active(control, org, READER)
-    known = await catalog(control.pool, org.id)
+    known = await catalog(control.pool, org.id, control.runtime_specs())
     assert known.published["order_counts"].upstream == {"shop_orders"}
     assert known.published["shop_orders"].dag == "shop"
     assert set(known.runtimes) == {"dispatcher", "lambda", "ecs_platform", "ecs_udf"}
@@ -213,7 +211,7 @@ async def test_the_catalog_knows_what_a_published_dataset_is_made_from(control: 
 async def test_another_organisation_sees_none_of_it(control: Control, org: Org) -> None:
     done = await deployed_and_active(control, org, SHOP)
     other = await an_org(control.pool, "other")
-    assert (await catalog(control.pool, other.id)).published == {}
+    assert (await catalog(control.pool, other.id, control.runtime_specs())).published == {}
     assert (await list_dags(control.pool, other.id)).dags == []
     with pytest.raises(NotFound):
         await show_dag(control.pool, other.id, "shop")

@@ -23,16 +23,14 @@ from aiohttp import web
 from tests.support.cases.specification import has_shape, variants
 from tests.support.dispatcher.control import control_for
 from tests.support.dispatcher.job_chain import Chain, a_task, claimed, completion, deploy_chain
+from tests.support.verbs import cancel_task
 from tracelake.adapters.invoker_http import PATH, PLACES, HttpInvoker
 from tracelake.capability.claims import decode
 from tracelake.capability.jws import parse_token
 from tracelake.dispatcher.control import Control
-from tracelake.dispatcher.maintenance.expire_leases import ExpireLeases
 from tracelake.dispatcher.outbox.drain import Drain
 from tracelake.dispatcher.runtimes import call_functions
 from tracelake.dispatcher.runtimes.call_functions import SILENT, CallFunctions
-from tracelake.dispatcher.tasks.cancel import cancel_task
-from tracelake.dispatcher.tasks.complete import Completer
 from tracelake.errors import ServiceUnavailable
 from tracelake.ports import Invoked, Places
 from tracelake.store.queries import queries
@@ -91,7 +89,7 @@ class Host:
             lease_token=invocation.lease_token,
             status="Completed",
         )
-        await Completer(self.control)(request, decode(parse_token(invocation.capability_token).payload))
+        await self.control.completer()(request, decode(parse_token(invocation.capability_token).payload))
         return Invoked()
 
 
@@ -101,7 +99,7 @@ async def fan_out(control: Control, tasks: int, slug: str = "acme") -> Chain:
     await control.pool.execute("UPDATE jobs SET runtime = 'lambda' WHERE id = $1", chain.jobs["second"])
     source, claims = await claimed(control, await a_task(control, chain))
     events = [chain.event("first", cursor=cursor) for cursor in range(tasks)]
-    await Completer(control)(completion(source, events=events), claims)
+    await control.completer()(completion(source, events=events), claims)
     return chain
 
 
@@ -125,8 +123,8 @@ async def calling(
     control: Control, act: Act | None = None, most: int = 16, capacity: Places | None = None
 ) -> AsyncIterator[tuple[Host, Any]]:
     host = Host(control, act, capacity)
-    functions = CallFunctions(control, host, most)
-    drain = Drain(control, functions.signal)
+    functions = control.call_functions(host, most)
+    drain = control.drain(functions.signal)
 
     async def run(done: Callable[[], Awaitable[bool]]) -> None:
         await until(functions, drain, done)
@@ -235,7 +233,7 @@ async def test_while_no_runner_answers_no_attempt_is_used_up_and_one_call_at_a_t
         there = True
 
         async def done() -> bool:
-            await ExpireLeases(control).once()
+            await control.expire_leases().once()
             return await all_are(control, chain, "Completed", 5)
 
         await run(done)
@@ -282,8 +280,8 @@ async def test_no_more_are_called_than_there_are_places_by_all_replicas_and_orga
         return await host.complete(invocation)
 
     host = Host(control, act, Places(total=4, per_org=3))
-    replicas = [CallFunctions(replace(control, replica=name), host, 16) for name in ("one", "two")]
-    drain = Drain(control, replicas[0].signal)
+    replicas = [replace(control, replica=name).call_functions(host, 16) for name in ("one", "two")]
+    drain = control.drain(replicas[0].signal)
 
     async def until_both(done: Callable[[], Awaitable[bool]]) -> None:
         async with asyncio.timeout(60):
@@ -350,7 +348,7 @@ async def test_a_task_that_waits_for_its_place_is_not_taken_again_and_again(cont
 
         async def all_done() -> bool:
             await control.pool.execute("UPDATE tasks SET next_retry_at = now() WHERE next_retry_at > now()")
-            await ExpireLeases(control).once()
+            await control.expire_leases().once()
             return await all_are(control, chain, "Completed", 3)
 
         await run(all_done)
@@ -360,7 +358,7 @@ async def test_places_are_not_requested_while_nothing_waits(control: Control) ->
     host = Host(control, None)
     await deploy_chain(control)
     host.places = pytest.fail  # type: ignore[method-assign]
-    assert await CallFunctions(control, host, 1).once() == 0
+    assert await control.call_functions(host, 1).once() == 0
 
 
 async def test_what_was_lost_under_a_function_is_the_platforms_fault(control: Control) -> None:
@@ -390,14 +388,14 @@ async def test_a_long_function_that_runs_again_after_an_outage_delays_no_other_t
     async with calling(control, act) as (host, run):
 
         async def tried() -> bool:
-            await ExpireLeases(control).once()
+            await control.expire_leases().once()
             return len(host.invocations) >= 2
 
         await run(tried)
         there = True
 
         async def others_done() -> bool:
-            await ExpireLeases(control).once()
+            await control.expire_leases().once()
             return sorted(await statuses(control, chain)) == ["Completed"] * 3 + ["Running"]
 
         await run(others_done)
@@ -482,7 +480,7 @@ async def test_functions_of_a_process_that_is_no_more_are_put_back_at_once(contr
         await control.pool.execute("UPDATE tasks SET worker_id = $2 WHERE id = $1", task, f"function of here:{pid}")
     away = "UPDATE tasks SET worker_id = 'function of there:4194305' WHERE id = $1"
     await control.pool.execute(away, elsewhere.task.task_id)
-    functions = CallFunctions(replace(control, replica="here:1"), Host(control, None), 1)
+    functions = replace(control, replica="here:1").call_functions(Host(control, None), 1)
     assert await functions.put_back_orphans() == 1
     sql = "SELECT status::text, platform_failures, fault::text, next_retry_at FROM tasks WHERE id = $1"
     row = await control.pool.fetchrow(sql, gone.task.task_id)
@@ -503,7 +501,7 @@ async def test_only_an_attempt_that_runs_can_be_put_back(control: Control, forge
     chain = await deploy_chain(control)
     task, claims = await claimed(control, await a_task(control, chain))
     if forged is None:
-        await Completer(control)(completion(task), claims)
+        await control.completer()(completion(task), claims)
     fence = {"attempt": task.attempt, "lease_token": task.lease_token, **(forged or {})}
     args = task.task.task_id, fence["attempt"], fence["lease_token"], "nothing has run", 1.0, ""
     assert await control.pool.fetchrow(queries("lifecycle")["put_back"], *args) is None

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from tracelake.dispatcher.tasks.grant import _folders, _read
 from tracelake.domain.grants import refuse_duplicates
-from tracelake.settings import ObjectSettings
 from tracelake.store.jobs import JobOutput
 from tracelake.wire.task_messages import InputRef
 
@@ -70,9 +69,8 @@ def test_an_attempt_writes_into_folders_that_carry_its_number() -> None:
         JobOutput(1, UUID(int=3), UUID(int=4), "postgres_table:dataset_3", "buffered"),
         JobOutput(2, UUID(int=5), UUID(int=6), "postgres_table:dataset_5", "postgres"),
     )
-    control: Any = SimpleNamespace(places=ObjectSettings())
     job: Any = SimpleNamespace(outputs=outputs, org_id=ORG)
-    assert [str(folder) for folder in _folders(control, job, TASK, 2)] == [
+    assert [str(folder) for folder in _folders("trace-scratch", job, TASK, 2)] == [
         f"s3://trace/datasets/d/v/attempts/{TASK}/2/",
         f"s3://trace-scratch/buffers/{UUID(int=3)}/{TASK}/2/",
         f"s3://trace-scratch/buffers/{TASK}/2/",

@@ -17,12 +17,8 @@ from hypothesis import strategies as st
 from tests.support.dispatcher.control import PULL, Org, an_org, control_for, deployed_and_active, run_here
 from tests.support.operators import registered
 from tests.support.tiling import tiles
+from tests.support.verbs import activate_dag, deploy_dag, invalidate, trigger
 from tracelake.dispatcher.control import Control
-from tracelake.dispatcher.dags.activate import activate_dag
-from tracelake.dispatcher.dags.deploy import deploy_dag
-from tracelake.dispatcher.events.invalidate import invalidate
-from tracelake.dispatcher.events.route import route
-from tracelake.dispatcher.events.trigger import trigger
 from tracelake.dispatcher.maintenance.cancel_retired import cancel_retired_tasks
 from tracelake.dispatcher.runtimes.run_in_process import Ran, run_in_process
 from tracelake.domain.ranges import Range, inclusive, merge
@@ -290,14 +286,14 @@ async def test_two_replicas_lose_no_state_of_one_job(pair: tuple[Control, Contro
     await deployed_and_active(replica, org, LINE.replace("chunk: 10", "chunk: 1"))
     await trigger(replica, org.id, "line", "ask", start=0, end=59, request_id=uuid4())
     for _ in range(2):  # ask's event makes cut's task, cut's events make join's
-        await route(replica, "route_event")
-        await run_in_process(replica, await queued(replica, "cut"))
+        await replica.router().route("route_event")
+        await run_in_process(replica.claimer(), replica.completer(), await queued(replica, "cut"))
     waiting = await queued(replica, "join")
     assert len(waiting) == 60
     both = await asyncio.gather(
-        run_in_process(replica, waiting),
-        run_in_process(other_replica, waiting[::-1]),
-        run_in_process(replica, waiting[10:]),
+        run_in_process(replica.claimer(), replica.completer(), waiting),
+        run_in_process(other_replica.claimer(), other_replica.completer(), waiting[::-1]),
+        run_in_process(replica.claimer(), replica.completer(), waiting[10:]),
     )
     assert sum(done.completed for done in both) == 60
     state = await replica.pool.fetchval("SELECT state::text FROM operator_state")
@@ -337,7 +333,7 @@ async def test_an_outcome_that_is_refused_fails_its_task_and_no_other(
     await deployed_and_active(control, org, LINE)
     for start in (0, 10):
         await trigger(control, org.id, "line", "ask", start=start, end=start + 9, request_id=uuid4())
-    await route(control, "route_event")
+    await control.router().route("route_event")
 
     def run(task: TaskPayload, state: State | None) -> Outcome:
         if task.scope.start == 0:
@@ -348,7 +344,9 @@ async def test_an_outcome_that_is_refused_fails_its_task_and_no_other(
     monkeypatch.setattr(
         "tracelake.dispatcher.runtimes.run_in_process.IN_PROCESS", {**IN_PROCESS, "range_splitter": broken}
     )
-    assert await run_in_process(control, await queued(control, "cut")) == Ran(completed=1, failed=1)
+    assert await run_in_process(control.claimer(), control.completer(), await queued(control, "cut")) == Ran(
+        completed=1, failed=1
+    )
     error = await control.pool.fetchval("SELECT error_message FROM tasks WHERE status = 'Failed'")
     assert error.startswith("its outcome was refused: the token does not let this task write")
 
@@ -360,7 +358,7 @@ async def test_a_replica_that_dies_in_the_middle_leaves_the_task_queued(
     replica, other_replica = pair
     await deployed_and_active(replica, org, LINE)
     await trigger(replica, org.id, "line", "ask", start=0, end=9, request_id=uuid4())
-    await route(replica, "route_event")
+    await replica.router().route("route_event")
     waiting = await queued(replica, "cut")
 
     async def die(*_: object) -> None:
@@ -369,10 +367,10 @@ async def test_a_replica_that_dies_in_the_middle_leaves_the_task_queued(
     with monkeypatch.context() as patch:
         patch.setattr("tracelake.dispatcher.runtimes.run_in_process.complete_in_transaction", die)
         with pytest.raises(asyncio.CancelledError):
-            await run_in_process(replica, waiting)
+            await run_in_process(replica.claimer(), replica.completer(), waiting)
     assert await queued(replica, "cut") == waiting
-    assert await run_in_process(other_replica, waiting) == Ran(completed=1)
-    assert await run_in_process(replica, [*waiting, uuid4()]) == Ran(skipped=2)
+    assert await run_in_process(other_replica.claimer(), other_replica.completer(), waiting) == Ran(completed=1)
+    assert await run_in_process(replica.claimer(), replica.completer(), [*waiting, uuid4()]) == Ran(skipped=2)
 
 
 @pytest.mark.anyio
@@ -387,9 +385,9 @@ async def test_an_unchanged_aggregator_keeps_its_state_in_the_next_version(
         control, org.id, org.user, LINE.replace("operator: pull", "operator: pull, config: {n: 2}")
     )
     await trigger(control, org.id, "line", "ask", start=50, end=69, request_id=uuid4())
-    await route(control, "route_event")
-    await run_in_process(control, await queued(control, "cut"))
-    await route(control, "route_event")
+    await control.router().route("route_event")
+    await run_in_process(control.claimer(), control.completer(), await queued(control, "cut"))
+    await control.router().route("route_event")
     assert len(await queued(control, "join")) == 2  # the old version's, when it leaves
     done = await activate_dag(control, org.id, "line", changed.dag_version_id)
     assert (done.canceled_tasks, done.made_again) == (2, 2)
@@ -412,8 +410,8 @@ async def test_a_straggler_of_a_version_that_left_runs_in_the_one_that_serves(
         " FROM jobs WHERE id = $1 RETURNING id",
         first.jobs["join"],
     )
-    assert await run_in_process(control, [straggler]) == Ran(skipped=1)
-    assert await cancel_retired_tasks(control) == 1
+    assert await run_in_process(control.claimer(), control.completer(), [straggler]) == Ran(skipped=1)
+    assert await cancel_retired_tasks(control.pool, control.after_commit) == 1
     await run_here(control)
     [row] = await control.pool.fetch("SELECT job_id, state::text AS state FROM operator_state")
     assert (row["job_id"], json.loads(row["state"])["heard"]) == (second.jobs["join"], [[0, 10]])
@@ -431,12 +429,12 @@ async def test_an_activation_in_the_middle_of_a_busy_aggregator_loses_nothing(
     )
     await trigger(replica, org.id, "line", "ask", start=0, end=59, request_id=uuid4())
     for _ in range(2):
-        await route(replica, "route_event")
-        await run_in_process(replica, await queued(replica, "cut"))
+        await replica.router().route("route_event")
+        await run_in_process(replica.claimer(), replica.completer(), await queued(replica, "cut"))
     waiting = await queued(replica, "join")
     _, _, done = await asyncio.gather(
-        run_in_process(replica, waiting),
-        run_in_process(other_replica, waiting[::-1]),
+        run_in_process(replica.claimer(), replica.completer(), waiting),
+        run_in_process(other_replica.claimer(), other_replica.completer(), waiting[::-1]),
         activate_dag(other_replica, org.id, "line", changed.dag_version_id),
     )
     await run_here(replica)

@@ -24,8 +24,6 @@ from tracelake.dispatcher.control import Control
 from tracelake.dispatcher.datasets.list_task_files import list_files
 from tracelake.dispatcher.datasets.resolve_relations import task_relations
 from tracelake.dispatcher.maintenance.delete_orphan_files import DeleteOrphanFiles
-from tracelake.dispatcher.maintenance.expire_leases import ExpireLeases
-from tracelake.dispatcher.tasks.complete import Completer
 from tracelake.domain.object_names import Folder, ObjectName
 from tracelake.errors import Conflict, Forbidden, Incompatible, InvalidRequest, LeaseLost
 from tracelake.wire.markers import ColumnEntry, marker_in
@@ -47,7 +45,7 @@ async def begun(control: Control, chain: Chain) -> tuple[Claimed, Claims]:
 
 
 async def finish(control: Control, task: Claimed, claims: Claims, outputs: list[OutputBody]) -> None:
-    await Completer(control)(completion(task, outputs=outputs), claims)
+    await control.completer()(completion(task, outputs=outputs), claims)
 
 
 async def current_partitions(control: Control) -> list[tuple[str, int]]:
@@ -70,7 +68,7 @@ async def test_files_with_their_marker_are_committed_and_listed(control: Control
         start=150,
         end=160,
     )
-    found = await list_files(control, request, reads)
+    found = await list_files(control.pool, request, reads)
     assert found.commit == 1
     assert found.columns == [{"name": "block_number", "type": "int64"}]
     (partition,) = found.partitions
@@ -88,13 +86,13 @@ async def test_an_attempt_that_has_ended_or_lost_its_lease_cannot_list_files(con
         lease_token=task.lease_token,
         dataset_uuid=chain.datasets["first"],
     )
-    await list_files(control, request, claims)
+    await list_files(control.pool, request, claims)
     for forged in ({"lease_token": uuid4()}, {"attempt": task.attempt + 1}):
         with pytest.raises(LeaseLost, match="another attempt"):
-            await list_files(control, msgspec.structs.replace(request, **forged), claims)
+            await list_files(control.pool, msgspec.structs.replace(request, **forged), claims)
     await finish(control, task, claims, staged(control.objects, task, (0, 99)))
     with pytest.raises(LeaseLost, match="the task is Completed"):
-        await list_files(control, request, claims)
+        await list_files(control.pool, request, claims)
 
 
 async def test_an_attempt_that_has_ended_or_lost_its_lease_cannot_query(control: Control) -> None:
@@ -114,7 +112,7 @@ async def test_a_reader_sees_the_files_of_its_pinned_commit_and_none_that_came_l
     chain = await deploy_chain(control)
     task, claims = await begun(control, chain)
     outputs = staged(control.objects, task, (0, 99))
-    await Completer(control)(completion(task, outputs=outputs, events=[chain.event("first", start=0, end=99)]), claims)
+    await control.completer()(completion(task, outputs=outputs, events=[chain.event("first", start=0, end=99)]), claims)
     await drained(control)
     (second,) = await tasks_of(control, chain, "second")
     reader, reads = await claimed(control, second)
@@ -126,10 +124,10 @@ async def test_a_reader_sees_the_files_of_its_pinned_commit_and_none_that_came_l
         lease_token=reader.lease_token,
         dataset_uuid=chain.datasets["first"],
     )
-    found = await list_files(control, request, reads)
+    found = await list_files(control.pool, request, reads)
     assert [(item.commit, item.location) for item in found.partitions] == [(1, str(folder_of(task)))]
     with pytest.raises(Forbidden):
-        await list_files(control, msgspec.structs.replace(request, dataset_uuid=chain.org.id), reads)
+        await list_files(control.pool, msgspec.structs.replace(request, dataset_uuid=chain.org.id), reads)
 
 
 Spoil = Callable[[Control, Claimed, list[OutputBody]], list[OutputBody]]
@@ -329,7 +327,7 @@ async def test_only_files_that_no_commit_references_are_deleted(control: Control
     loser, theirs = await begun(control, chain)
     staged(control.objects, loser, (100, 199))
     failure = completion(loser, status="Failed", error_message="no", retryable=False)
-    await Completer(control)(failure, theirs)
+    await control.completer()(failure, theirs)
     running, now = await begun(control, chain)
     staged(control.objects, running, (200, 299))
     for claim in (claims, theirs, now):
@@ -372,7 +370,7 @@ async def test_a_late_reply_does_not_count_while_its_files_are_being_removed(con
     task, claims = await begun(control, chain)
     outputs = staged(control.objects, task, (0, 99))
     await control.pool.execute("UPDATE tasks SET lease_expires_at = now() - interval '1 s'")
-    assert await ExpireLeases(control).once() == 1
+    assert await control.expire_leases().once() == 1
     await control.pool.execute("UPDATE task_attempts SET ended_at = ended_at - interval '2 hours'")
     sweep = asyncio.create_task(DeleteOrphanFiles(control.pool, objects, control.places.scratch_bucket).once())
     await asyncio.to_thread(objects.called.wait, 30)
@@ -393,12 +391,12 @@ async def test_a_late_reply_does_not_count_while_its_files_are_being_removed(con
 async def test_a_late_reply_counts_when_only_earlier_attempts_were_swept(control: Control) -> None:
     chain = await deploy_chain(control)
     early, theirs = await begun(control, chain)
-    await Completer(control)(completion(early, status="Failed", error_message="no", retryable=False), theirs)
+    await control.completer()(completion(early, status="Failed", error_message="no", retryable=False), theirs)
     await control.pool.execute("UPDATE task_attempts SET ended_at = ended_at - interval '2 hours'")
     task, claims = await begun(control, chain)
     outputs = staged(control.objects, task, (0, 99))
     await control.pool.execute("UPDATE tasks SET lease_expires_at = now() - interval '1 s' WHERE status = 'Running'")
-    assert await ExpireLeases(control).once() == 1
+    assert await control.expire_leases().once() == 1
     assert await DeleteOrphanFiles(control.pool, control.objects, control.places.scratch_bucket).once() == 1
     await finish(control, task, claims, outputs)
     assert await current_partitions(control) == [("0-99", 1)]

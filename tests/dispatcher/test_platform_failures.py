@@ -15,10 +15,7 @@ from tests.dispatcher.test_lifecycle import expire, retry_now, status
 from tests.support.dispatcher.control import control_for
 from tests.support.dispatcher.job_chain import a_task, claimed, completion, deploy_chain
 from tracelake.dispatcher.control import Control
-from tracelake.dispatcher.maintenance.expire_leases import ExpireLeases
 from tracelake.dispatcher.runtimes.call_functions import put_back
-from tracelake.dispatcher.tasks.claim import claim_tasks
-from tracelake.dispatcher.tasks.complete import Completer
 from tracelake.dispatcher.tasks.show import show_task
 from tracelake.dispatcher.why.explain import explain_task
 from tracelake.domain.task import Backoff, retry_delay
@@ -49,7 +46,7 @@ FAILS = {"status": "Failed", "error_message": "no luck"}
 
 async def test_attempts_that_the_platform_ended_do_not_use_up_the_jobs_own(control: Control) -> None:
     """Leases run out and the platform fails, more often than `max_attempts`; then the job itself fails."""
-    chain, complete = await deploy_chain(control), Completer(control)
+    chain, complete = await deploy_chain(control), control.completer()
     task, claims = await claimed(control, await a_task(control, chain))
     id_ = task.task.task_id
     for code in (None, None, "busy", "unavailable", "query_timeout", "provider_unavailable", "database_unavailable"):
@@ -75,7 +72,7 @@ async def test_a_code_of_the_platform_does_not_count_where_the_failure_is_said_t
     chain = await deploy_chain(control)
     task, claims = await claimed(control, await a_task(control, chain))
     final = completion(task, **FAILS, error_code="query_timeout", retryable=False)
-    answer = await Completer(control)(final, claims)
+    answer = await control.completer()(final, claims)
     assert answer.next_retry_at is None
     assert await faults(control, task.task.task_id) == ["job"]
 
@@ -105,12 +102,12 @@ async def lost(control: Control, task_id: Any, worker: str, beside: Any = None) 
     tasks = [task_id, *([beside] if beside is not None else [])]
     retry = "UPDATE tasks SET next_retry_at = now() WHERE id = ANY ($1::uuid[]) AND status = 'Failed'"
     await control.pool.execute(retry, tasks)
-    await ExpireLeases(control).once()
+    await control.expire_leases().once()
     await control.pool.execute("UPDATE tasks SET woken_at = now() WHERE id = ANY ($1::uuid[])", tasks)
-    await claim_tasks(control, [ClaimRequest(task_id=task, worker_id=worker) for task in tasks])
+    await control.claimer().claim([ClaimRequest(task_id=task, worker_id=worker) for task in tasks])
     silent = "UPDATE tasks SET lease_expires_at = now() - interval '1 s' WHERE id = ANY ($1::uuid[])"
     await control.pool.execute(silent, tasks)
-    assert await ExpireLeases(control).once() == len(tasks)
+    assert await control.expire_leases().once() == len(tasks)
     due: datetime | None = await control.pool.fetchval("SELECT next_retry_at FROM tasks WHERE id = $1", task_id)
     return due
 
@@ -144,7 +141,7 @@ async def test_the_waits_after_platform_failures_grow_whichever_process_reported
     for n in range(9):
         await lost(control, silent, f"w{n}")
         task, _ = await claimed_again(control, put) if n else await claimed(control, put)
-        assert await put_back(control, (put, task.attempt, task.lease_token), "its runner was lost")
+        assert await put_back(control.completer(), (put, task.attempt, task.lease_token), "its runner was lost")
         for item, seen in waits.items():
             seen.append(await control.pool.fetchval(wait, item))
     for first, seen in ((4, waits[silent]), (0.5, waits[put])):
@@ -167,7 +164,7 @@ def failed_for_good(control: Control, fault: str) -> float | None:
 
 
 async def test_a_failure_of_the_jobs_own_that_is_final_is_counted_and_logged_once(control: Control) -> None:
-    chain, complete = await deploy_chain(control), Completer(control)
+    chain, complete = await deploy_chain(control), control.completer()
     task, claims = await claimed(control, await a_task(control, chain))
     request = completion(task, **FAILS, retryable=False)
     with capture_logs() as lines:
@@ -181,7 +178,7 @@ async def test_a_late_failure_says_anew_whose_fault_the_end_was(control: Control
     chain = await deploy_chain(control)
     task, claims = await claimed(control, await a_task(control, chain))
     await expire(control, task.task.task_id)
-    await Completer(control)(completion(task, **FAILS), claims)
+    await control.completer()(completion(task, **FAILS), claims)
     assert await faults(control, task.task.task_id) == ["job"]
     assert await control.pool.fetchval("SELECT platform_failures FROM tasks WHERE id = $1", task.task.task_id) == 0
 
@@ -198,7 +195,7 @@ async def test_an_attempt_with_heartbeats_until_its_timeout_counts_and_one_that_
         task.task.task_id,
         silent,
     )
-    assert await ExpireLeases(control).once() == 1
+    assert await control.expire_leases().once() == 1
     row = await control.pool.fetchrow("SELECT outcome::text, fault::text FROM task_attempts")
     assert row is not None
     assert tuple(row) == outcome

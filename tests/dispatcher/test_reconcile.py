@@ -17,11 +17,9 @@ from tests.support.dispatcher.control import PULL, an_org, control_for, deployed
 from tests.support.dispatcher.job_chain import Chain, a_task, claimed, completion, deploy_chain, drained, tasks_of
 from tests.support.dispatcher.staged_files import staged
 from tests.support.operators import registered
+from tests.support.verbs import cancel_task, trigger
 from tracelake.dispatcher.control import Control
-from tracelake.dispatcher.events.trigger import trigger
 from tracelake.dispatcher.maintenance.reconcile import Reconciler, Repairs
-from tracelake.dispatcher.tasks.cancel import cancel_task
-from tracelake.dispatcher.tasks.complete import Completer
 from tracelake.settings import LoopSettings
 from tracelake.store.queries import queries
 from tracelake.wire.output_messages import InvalidationBody
@@ -48,7 +46,9 @@ def control(pair: tuple[Control, Control]) -> Control:
 
 
 async def look(control: Control, settings: LoopSettings = WITH_GRACE) -> Repairs:
-    return await Reconciler(control, settings).repair()
+    return await Reconciler(
+        control.pool, control.queue, control.runtimes, control.after_commit.outbox, settings
+    ).repair()
 
 
 async def done(control: Control, chain: Chain, *spans: tuple[int, int], **more: Any) -> UUID:
@@ -56,7 +56,7 @@ async def done(control: Control, chain: Chain, *spans: tuple[int, int], **more: 
     task = await a_task(control, chain)
     claim, claims = await claimed(control, task)
     outputs = staged(control.objects, claim, *spans) if spans else []
-    await Completer(replace(control, wake_ups=None))(completion(claim, outputs=outputs, **more), claims)
+    await replace(control, wake_ups=None).completer()(completion(claim, outputs=outputs, **more), claims)
     return task
 
 
@@ -89,7 +89,10 @@ async def test_nothing_lost_is_nothing_to_do(control: Control) -> None:
     await drained(control)
     assert (await look(control)).total == 0
     assert len(await tasks_of(control, chain, "second")) == 8
-    assert await Reconciler(control, WITH_GRACE).once() == 0
+    assert (
+        await Reconciler(control.pool, control.queue, control.runtimes, control.after_commit.outbox, WITH_GRACE).once()
+        == 0
+    )
 
 
 @pytest.mark.parametrize("when", ["before it was routed", "after it was routed"])
@@ -204,7 +207,7 @@ async def test_canceled_and_failed_work_is_not_revived(control: Control) -> None
     canceled, failed, _ = await tasks_of(control, chain, "second")
     await cancel_task(control, chain.org.id, canceled, "canceled")
     claim, claims = await claimed(control, failed)
-    await Completer(control)(completion(claim, status="Failed", error_message="no", retryable=False), claims)
+    await control.completer()(completion(claim, status="Failed", error_message="no", retryable=False), claims)
     await control.pool.execute("UPDATE tasks SET woken_at = woken_at - interval '1 h' WHERE status <> 'Queued'")
     await control.pool.execute("DELETE FROM outbox")
     await messages(control)

@@ -15,9 +15,7 @@ from tests.support.dispatcher.job_chain import Chain, a_task, claimed, completio
 from tests.support.waiting import until
 from tracelake.dispatcher.control import Control
 from tracelake.dispatcher.outbox.dispatch import EntryDispatcher
-from tracelake.dispatcher.outbox.drain import Drain
 from tracelake.dispatcher.outbox.wake_ups import WakeUps
-from tracelake.dispatcher.tasks.complete import Completer
 
 pytestmark = pytest.mark.anyio
 
@@ -33,7 +31,7 @@ async def control(state_db: str, queue_db: str, tmp_path: Path) -> AsyncIterator
 async def complete_with_event(control: Control, chain: Chain, **scope: int) -> None:
     """Completes a task of the first job with one event."""
     task, claims = await claimed(control, await a_task(control, chain))
-    answer = await Completer(control)(completion(task, events=[chain.event("first", **scope)]), claims)
+    answer = await control.completer()(completion(task, events=[chain.event("first", **scope)]), claims)
     assert answer.status == "Completed"
 
 
@@ -41,7 +39,7 @@ def publishing(control: Control) -> WakeUps:
     """As a Dispatcher does it: wake-ups go out beside the drain."""
     assert control.wake_ups is not None
     publisher = EntryDispatcher(control.hot, control.queue, control.runtimes, control.replica)
-    control.wake_ups.start(publisher, control.outbox_signal)
+    control.wake_ups.start(publisher, control.after_commit.outbox)
     return control.wake_ups
 
 
@@ -106,7 +104,7 @@ async def test_a_reader_that_can_have_no_task_keeps_no_completion_from_counting(
     await control.pool.execute(f"ALTER TABLE tasks ADD CONSTRAINT odd CHECK (job_id <> '{chain.jobs['second']}')")
     await complete_with_event(control, chain, cursor=7)
     assert await entries(control) == [("route_event", "Pending")]
-    await Drain(control).once()
+    await control.drain().once()
     (row,) = await control.pool.fetch("SELECT attempts, last_error FROM outbox")
     assert row["attempts"] == 1
     assert "odd" in row["last_error"]

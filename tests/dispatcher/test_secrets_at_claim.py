@@ -35,7 +35,7 @@ async def a_chain(control: Control, secrets: list[str], operator: str = "python"
 async def test_a_claim_and_a_fetch_say_the_names_as_the_dag_writes_them(control: Control) -> None:
     chain = await a_chain(control, ["API_KEY", "other"])
     task = await a_task(control, chain)
-    assert (await fetch_task(control, task)).secrets == ["API_KEY", "other"]
+    assert (await fetch_task(control.pool, control.jobs, control.payloads(), task)).secrets == ["API_KEY", "other"]
     answer, _ = await claimed(control, task)
     heard = msgspec.json.decode(msgspec.json.encode(answer), type=Claimed | NotClaimed)
     assert heard == answer

@@ -15,16 +15,12 @@ import pytest
 from tests.support.dispatcher.control import PULL, Org, an_org, control_for, deployed_and_active
 from tests.support.dispatcher.staged_files import staged
 from tests.support.operators import registered
+from tests.support.verbs import accept_events, pause_source, resume_source
 from tracelake.capability.claims import decode
 from tracelake.capability.jws import parse_token
 from tracelake.dispatcher.control import Control
-from tracelake.dispatcher.events.accept import accept_events
-from tracelake.dispatcher.maintenance.expire_leases import ExpireLeases
 from tracelake.dispatcher.sources.keep_running import DRAIN_LIMIT, KeepSourcesRunning
-from tracelake.dispatcher.sources.pause import pause_source, resume_source
 from tracelake.dispatcher.sources.stop_all import drain_sources, release_sources
-from tracelake.dispatcher.tasks.claim import claim_tasks
-from tracelake.dispatcher.tasks.complete import Completer
 from tracelake.errors import Conflict, InvalidRequest, LeaseLost, NotFound
 from tracelake.store.identity import User
 from tracelake.store.queries import queries
@@ -79,20 +75,20 @@ async def source(control: Control) -> asyncpg.Record:
 
 
 async def settle(control: Control) -> None:
-    supervisor = KeepSourcesRunning(control)
+    supervisor = KeepSourcesRunning(control.pool, control.after_commit)
     while await supervisor.once():
         pass
 
 
 async def claim(control: Control) -> Claimed:
-    [found] = await claim_tasks(control, [ClaimRequest(task_id=(await source(control))["task_id"], worker_id="w")])
+    [found] = await control.claimer().claim([ClaimRequest(task_id=(await source(control))["task_id"], worker_id="w")])
     assert isinstance(found, Claimed)
     return found
 
 
 async def lose(control: Control) -> None:
     await control.pool.execute("UPDATE tasks SET lease_expires_at = now() WHERE status = 'Running'")
-    await ExpireLeases(control).once()
+    await control.expire_leases().once()
 
 
 async def later(control: Control, seconds: float) -> None:
@@ -109,7 +105,7 @@ async def end(control: Control, claimed: Claimed, status: str = "Completed", **m
         error_message="broken" if status == "Failed" else None,
         **more,
     )
-    return await Completer(control)(request, decode(parse_token(claimed.capability_token).payload))
+    return await control.completer()(request, decode(parse_token(claimed.capability_token).payload))
 
 
 async def must_stop(control: Control, claimed: Claimed) -> bool:
@@ -132,28 +128,37 @@ async def pause(control: Control, org: Org) -> None:
 async def test_a_source_is_started_with_one_long_task(control: Control, org: Org) -> None:
     done = await deployed_and_active(control, org, DAG)
     assert (await source(control))["state_text"] == "Pending"
-    assert await KeepSourcesRunning(control).once() == 1
+    assert await KeepSourcesRunning(control.pool, control.after_commit).once() == 1
     row = await source(control)
     assert (row["state_text"], row["task_status"], row["timeout_seconds"]) == ("Running", "Queued", None)
     assert row["task_id"] == row["run_id"]
     key = await control.pool.fetchval("SELECT dedupe_key FROM tasks")
     assert key == f"source:{done.jobs['follow']}"
     assert await control.pool.fetchval("SELECT count(*) FROM outbox WHERE kind = 'enqueue_task'") == 1
-    assert await KeepSourcesRunning(control).once() == 0
+    assert await KeepSourcesRunning(control.pool, control.after_commit).once() == 0
 
 
 async def test_two_replicas_keep_exactly_one_run_alive(pair: tuple[Control, Control], org: Org) -> None:
     first, second = pair
     await deployed_and_active(first, org, DAG)
     for round_ in range(3):
-        await asyncio.gather(*(KeepSourcesRunning(replica).once() for replica in (first, second, first, second)))
+        await asyncio.gather(
+            *(
+                KeepSourcesRunning(replica.pool, replica.after_commit).once()
+                for replica in (first, second, first, second)
+            )
+        )
         assert await first.pool.fetchval("SELECT count(*) FROM tasks WHERE status IN ('Queued', 'Running')") == 1
         claimed = await claim(first)
         assert claimed.attempt == round_ + 1
         await lose(first)
-        await asyncio.gather(*(KeepSourcesRunning(replica).once() for replica in (first, second)))
+        await asyncio.gather(
+            *(KeepSourcesRunning(replica.pool, replica.after_commit).once() for replica in (first, second))
+        )
         await later(first, 3600)
-        await asyncio.gather(*(KeepSourcesRunning(replica).once() for replica in (first, second)))
+        await asyncio.gather(
+            *(KeepSourcesRunning(replica.pool, replica.after_commit).once() for replica in (first, second))
+        )
     assert await first.pool.fetchval("SELECT count(*) FROM tasks") == 1
 
 
@@ -161,7 +166,7 @@ async def test_missed_heartbeats_make_it_dead_then_pending_then_running_under_th
     control: Control, org: Org
 ) -> None:
     await deployed_and_active(control, org, DAG)
-    supervisor = KeepSourcesRunning(control)
+    supervisor = KeepSourcesRunning(control.pool, control.after_commit)
     await supervisor.once()
     run = (await source(control))["run_id"]
     seen = []
@@ -189,7 +194,7 @@ async def test_a_source_that_ran_well_for_long_is_restarted_at_once_and_its_rest
     control: Control, org: Org
 ) -> None:
     await deployed_and_active(control, org, DAG)
-    supervisor = KeepSourcesRunning(control)
+    supervisor = KeepSourcesRunning(control.pool, control.after_commit)
     await supervisor.once()
     for lived, waits, restarts in ((0, 10, 1), (0, 20, 2), (15, 25, 3), (86_400, 0, 1), (0, 20, 2)):
         await claim(control)
@@ -326,10 +331,10 @@ async def test_a_source_that_does_not_stop_is_canceled_and_one_that_vanished_is_
 async def test_a_shutdown_drains_and_the_next_start_goes_on(pair: tuple[Control, Control], org: Org) -> None:
     first, second = pair
     await deployed_and_active(first, org, DAG)
-    supervisor = KeepSourcesRunning(first)
+    supervisor = KeepSourcesRunning(first.pool, first.after_commit)
     await supervisor.once()
     claimed = await claim(first)
-    assert await drain_sources(first) == 1
+    assert await drain_sources(first.pool, first.after_commit) == 1
     assert await must_stop(first, claimed)
     await end(first, claimed)
     while await supervisor.once():
@@ -338,7 +343,7 @@ async def test_a_shutdown_drains_and_the_next_start_goes_on(pair: tuple[Control,
     await settle(second)  # nor does another replica start it
     assert (await source(second))["state_text"] == "Pending"
     before = (await source(second))["run_id"]
-    await release_sources(second)  # the next start
+    await release_sources(second.pool, second.after_commit.sources)  # the next start
     await settle(second)
     row = await source(second)
     assert (row["state_text"], row["run_id"]) == ("Running", before)
@@ -346,7 +351,7 @@ async def test_a_shutdown_drains_and_the_next_start_goes_on(pair: tuple[Control,
 
 async def test_a_drain_without_a_next_start_is_over_after_a_while(control: Control, org: Org) -> None:
     await deployed_and_active(control, org, DAG)
-    await drain_sources(control)
+    await drain_sources(control.pool, control.after_commit)
     await settle(control)
     assert (await source(control))["state_text"] == "Pending"
     await control.pool.execute(
@@ -478,7 +483,7 @@ async def test_two_reorgs_of_one_range_are_two_by_their_cause_and_a_repeated_cal
 async def claim_of_job(control: Control) -> Claimed:
     """Of the one source that is running, whatever else drains."""
     task_id = await control.pool.fetchval("SELECT task_id FROM sources WHERE state = 'Running'")
-    [found] = await claim_tasks(control, [ClaimRequest(task_id=task_id, worker_id="w")])
+    [found] = await control.claimer().claim([ClaimRequest(task_id=task_id, worker_id="w")])
     assert isinstance(found, Claimed)
     return found
 

@@ -23,11 +23,9 @@ from tests.dispatcher.test_sources import (
 from tests.support.dispatcher.control import PULL, Org, an_org, control_for, deployed_and_active
 from tests.support.operators import registered
 from tests.support.postgres import blocked_by, held
+from tests.support.verbs import activate_dag, deploy_dag
 from tracelake.dispatcher.control import Control
-from tracelake.dispatcher.dags.activate import activate_dag
-from tracelake.dispatcher.dags.deploy import deploy_dag
 from tracelake.dispatcher.sources.keep_running import BATCH, KeepSourcesRunning
-from tracelake.dispatcher.tasks.claim import claim_tasks
 from tracelake.store.queries import queries
 from tracelake.wire.task_messages import Claimed, ClaimRequest
 
@@ -60,7 +58,7 @@ async def test_a_version_that_comes_back_in_the_moment_its_source_is_settled_kee
         await holder.connection.execute("SELECT FROM datasets FOR NO KEY UPDATE")
         back = asyncio.create_task(activate_dag(control, org.id, "feed", first.dag_version_id))
         activation = await holder.blocks()  # it has entered its sources, and waits to publish the name
-        settling = asyncio.create_task(KeepSourcesRunning(control).once())
+        settling = asyncio.create_task(KeepSourcesRunning(control.pool, control.after_commit).once())
         await blocked_by(control.pool, activation, unless=settling)
     await back
     await settling
@@ -73,7 +71,7 @@ async def test_a_source_of_the_active_version_whose_row_is_missing_is_entered_an
 ) -> None:
     done = await deployed_and_active(control, org, DAG)
     await control.pool.execute("DELETE FROM sources")
-    assert await KeepSourcesRunning(control).once() == 1
+    assert await KeepSourcesRunning(control.pool, control.after_commit).once() == 1
     assert await jobs_with_source(control) == {done.jobs["follow"]: "Pending"}
     await settle(control)
     assert await jobs_with_source(control) == {done.jobs["follow"]: "Running"}
@@ -120,9 +118,9 @@ async def test_a_run_that_is_claimed_while_its_version_leaves_is_stopped(
     await control.pool.execute(swap, second.dag_version_id)
     async with held(state_db, control.pool) as worker:
         await worker.connection.execute("SELECT FROM tasks WHERE id = $1 FOR NO KEY UPDATE", row["task_id"])
-        claiming = asyncio.create_task(claim_tasks(control, [ClaimRequest(task_id=row["task_id"], worker_id="w")]))
+        claiming = asyncio.create_task(control.claimer().claim([ClaimRequest(task_id=row["task_id"], worker_id="w")]))
         claimer = await worker.blocks()
-        settling = asyncio.create_task(KeepSourcesRunning(control).once())
+        settling = asyncio.create_task(KeepSourcesRunning(control.pool, control.after_commit).once())
         await blocked_by(control.pool, claimer, unless=settling)
     [run] = await claiming
     await settling

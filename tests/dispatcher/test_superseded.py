@@ -10,8 +10,6 @@ import pytest
 from tests.support.dispatcher.control import control_for
 from tests.support.dispatcher.job_chain import Chain, a_task, claimed, completion, deploy_chain, drained, tasks_of
 from tracelake.dispatcher.control import Control
-from tracelake.dispatcher.tasks.claim import claim_tasks
-from tracelake.dispatcher.tasks.complete import Completer
 from tracelake.dispatcher.why.explain import explain_task
 from tracelake.wire.output_messages import InvalidationBody
 from tracelake.wire.task_messages import Claimed, ClaimRequest, NotClaimed
@@ -36,14 +34,14 @@ async def updated(control: Control, updates: int, *, whole: bool = True, slots: 
 async def update(control: Control, chain: Chain, cursors: range) -> None:
     task, claims = await claimed(control, await a_task(control, chain))
     events = [chain.event("first", cursor=cursor) for cursor in cursors]
-    await Completer(control)(completion(task, events=events), claims)
+    await control.completer()(completion(task, events=events), claims)
     await drained(control)
 
 
 async def test_of_several_queued_updates_the_newest_is_run_and_the_others_are_closed(control: Control) -> None:
     chain = await updated(control, 4)
     *older, newest = await tasks_of(control, chain, "second")
-    (first,) = await claim_tasks(control, [ClaimRequest(task_id=older[0], worker_id="w")])
+    (first,) = await control.claimer().claim([ClaimRequest(task_id=older[0], worker_id="w")])
     assert first == NotClaimed(reason="Canceled")
     states = "SELECT id, status::text, superseded_by FROM tasks WHERE job_id = $1 ORDER BY id"
     rows = [tuple(row) for row in await control.pool.fetch(states, chain.jobs["second"])]
@@ -53,25 +51,25 @@ async def test_of_several_queued_updates_the_newest_is_run_and_the_others_are_cl
     assert why.stopped.rule == "superseded"
     assert str(newest) in why.verdict
     task, claims = await claimed(control, newest)
-    await Completer(control)(completion(task), claims)
+    await control.completer()(completion(task), claims)
 
 
 async def test_claimed_together_the_newest_is_given_and_updates_that_come_later_are_run_later(control: Control) -> None:
     chain = await updated(control, 3)
     requests = [ClaimRequest(task_id=item, worker_id="w") for item in await tasks_of(control, chain, "second")]
-    *older, newest = await claim_tasks(control, requests)
+    *older, newest = await control.claimer().claim(requests)
     assert older == [NotClaimed(reason="Canceled")] * 2
     assert isinstance(newest, Claimed)
     await update(control, chain, range(3, 5))
     late = [ClaimRequest(task_id=item, worker_id="w") for item in (await tasks_of(control, chain, "second"))[3:]]
-    *_, last = await claim_tasks(control, late)
+    *_, last = await control.claimer().claim(late)
     assert isinstance(last, Claimed), "what came while the whole was made needs one more"
 
 
 async def test_what_waits_for_a_slot_is_closed_too_and_the_slot_goes_to_the_newest(control: Control) -> None:
     chain = await updated(control, 5, slots=1)
     first, *others, newest = await tasks_of(control, chain, "second")
-    (answer,) = await claim_tasks(control, [ClaimRequest(task_id=first, worker_id="w")])
+    (answer,) = await control.claimer().claim([ClaimRequest(task_id=first, worker_id="w")])
     assert answer == NotClaimed(reason="Canceled")
     canceled = "SELECT count(*) FROM tasks WHERE status = 'Canceled' AND superseded_by = $1"
     assert await control.pool.fetchval(canceled, newest) == 1 + len(others)
@@ -91,7 +89,7 @@ async def test_an_invalidation_is_never_closed_by_a_later_update(control: Contro
     gone = InvalidationBody(
         dataset_uuid=chain.datasets["first"], dataset_version=chain.versions["first"], start=0, end=9, reason="reorg"
     )
-    await Completer(control)(completion(task, invalidations=[gone]), claims)
+    await control.completer()(completion(task, invalidations=[gone]), claims)
     await drained(control)
     await update(control, chain, range(2))
     invalidation, *_ = await tasks_of(control, chain, "second")

@@ -12,12 +12,8 @@ import pytest
 
 from tests.support.dispatcher.control import PULL, Org, an_org, control_for, deployed_and_active
 from tests.support.operators import registered
+from tests.support.verbs import activate_dag, deploy_dag, invalidate, trigger
 from tracelake.dispatcher.control import Control
-from tracelake.dispatcher.dags.activate import activate_dag
-from tracelake.dispatcher.dags.deploy import deploy_dag
-from tracelake.dispatcher.events.invalidate import invalidate
-from tracelake.dispatcher.events.trigger import trigger
-from tracelake.dispatcher.outbox.drain import Drain
 from tracelake.domain.dag.model import JobOutput
 from tracelake.domain.ids import JobName
 from tracelake.errors import Conflict, InvalidRequest, NotFound
@@ -74,7 +70,7 @@ async def test_a_trigger_is_one_event_per_output_and_one_task_per_reader(
     rows = await control.pool.fetch("SELECT id, origin::text, disposition::text FROM events ORDER BY id")
     assert {row["id"] for row in rows} == set(done.event_ids)
     assert {(row["origin"], row["disposition"]) for row in rows} == {("manual", "Route")}
-    await Drain(control).once()
+    await control.drain().once()
     assert await tasks(control) == [("work", kind, partitions)]
 
 
@@ -133,10 +129,10 @@ async def test_an_invalidation_by_name_or_id_makes_one_task_per_reader(control: 
     ]
     assert {item.invalidation_id for item in accepted} == {accepted[0].invalidation_id}
     assert [item.created for item in accepted] == [True, False, False]
-    await Drain(control).once()
+    await control.drain().once()
     assert await tasks(control) == [("work", "partition", ["5-9"])]
     await invalidate(control, org.id, org.user, "asked", start=5, end=9, reason="again", request_id=uuid4())
-    await Drain(control).once()
+    await control.drain().once()
     assert len(await tasks(control)) == 2
 
 

@@ -12,14 +12,12 @@ import pytest
 from tests.support.dispatcher.control import control_for
 from tests.support.dispatcher.job_chain import Chain, a_task, claimed, completion, deploy_chain, drained, tasks_of
 from tests.support.dispatcher.staged_files import staged
+from tests.support.verbs import cancel_task, retry_task
 from tracelake.dispatcher.control import Control
 from tracelake.dispatcher.datasets.show import list_datasets, show_dataset
 from tracelake.dispatcher.outbox.list import list_outbox
 from tracelake.dispatcher.outbox.retry import retry_outbox
-from tracelake.dispatcher.tasks.cancel import cancel_task
-from tracelake.dispatcher.tasks.complete import Completer
 from tracelake.dispatcher.tasks.list import list_tasks
-from tracelake.dispatcher.tasks.retry import retry_task
 from tracelake.dispatcher.tasks.show import show_task
 from tracelake.dispatcher.why.explain import explain
 from tracelake.errors import Conflict, InvalidRequest, NotFound
@@ -48,7 +46,7 @@ async def committed(control: Control, chain: Chain, job: str, task_id: UUID, *sp
     task, claims = await claimed(control, task_id)
     outputs, events = staged(control.objects, task, (start, end)), [chain.event(job, start=start, end=end)]
     done = completion(task, outputs=outputs, events=events)
-    await Completer(control)(done, claims)
+    await control.completer()(done, claims)
     await drained(control)
     return task
 
@@ -56,7 +54,7 @@ async def committed(control: Control, chain: Chain, job: str, task_id: UUID, *sp
 async def failed(control: Control, task_id: UUID, *, retryable: bool) -> None:
     task, claims = await claimed(control, task_id)
     said = completion(task, status="Failed", error_message="the disk is full", retryable=retryable)
-    await Completer(control)(said, claims)
+    await control.completer()(said, claims)
 
 
 async def why(control: Control, chain: Chain, **query: object) -> Explanation:
@@ -144,7 +142,7 @@ async def test_nothing_of_another_organisation_is_seen_or_changed(control: Contr
     org, me = mine.org.id, user_of(mine)
     assert (await list_tasks(control.pool, org, TasksQuery())).tasks == []
     assert (await list_outbox(control.pool, org, OutboxQuery())).rows == []
-    assert (await retry_outbox(control, org, [dead])).retried == []
+    assert (await retry_outbox(control.pool, control.after_commit.outbox, org, [dead])).retried == []
     theirs_set = set(theirs.datasets.values())
     assert not theirs_set & {dataset.dataset_uuid for dataset in (await list_datasets(control.pool, me)).datasets}
     with pytest.raises(NotFound):
@@ -181,7 +179,7 @@ async def test_a_dead_outbox_entry_is_listed_with_its_reason_and_retried_on_requ
     assert await rule(control, chain, task=task) == "outbox_entry_failed"
     (row,) = (await list_outbox(control.pool, chain.org.id, OutboxQuery(status="Failed"))).rows
     assert (row.id, row.last_error, row.payload["task_id"]) == (entry, "no such queue", str(task))
-    assert (await retry_outbox(control, chain.org.id, None)).retried == [entry]
+    assert (await retry_outbox(control.pool, control.after_commit.outbox, chain.org.id, None)).retried == [entry]
     assert await rule(control, chain, task=task) == "waits_for_wakeup"
     await drained(control)
     assert await rule(control, chain, task=task) == "waits_for_worker"
@@ -197,9 +195,9 @@ async def test_a_dead_outbox_entry_that_was_created_again_is_not_retried(control
             chain.org.id,
             status,
         )
-    assert (await retry_outbox(control, chain.org.id, None)).retried == []
+    assert (await retry_outbox(control.pool, control.after_commit.outbox, chain.org.id, None)).retried == []
     await control.pool.execute("DELETE FROM outbox WHERE status = 'Pending'")
-    assert len((await retry_outbox(control, chain.org.id, None)).retried) == 1
+    assert len((await retry_outbox(control.pool, control.after_commit.outbox, chain.org.id, None)).retried) == 1
 
 
 async def test_a_dataset_shows_its_generations_merged_ranges_and_last_commits(control: Control) -> None:
@@ -301,7 +299,7 @@ async def test_why_says_that_a_repeated_event_made_no_second_task(control: Contr
     chain = await deploy_chain(control)
     for _ in range(2):
         task, claims = await claimed(control, await a_task(control, chain))
-        await Completer(control)(completion(task, events=[chain.event("first", cursor=7)]), claims)
+        await control.completer()(completion(task, events=[chain.event("first", cursor=7)]), claims)
         await drained(control)
     (second,) = await tasks_of(control, chain, "second")
     explanation = await why(control, chain, task=second)
@@ -317,7 +315,7 @@ async def test_why_names_the_rule_that_kept_a_partition_from_being_made(control:
 
     task, claims = await claimed(control, await a_task(control, chain))
     without_wake_ups = replace(control, wake_ups=None)
-    await Completer(without_wake_ups)(completion(task, events=[chain.event("first", start=0, end=9)]), claims)
+    await without_wake_ups.completer()(completion(task, events=[chain.event("first", start=0, end=9)]), claims)
     assert await rule(control, chain, dataset=second, partition="0-9") == "not_routed_yet"
     dead = "UPDATE outbox SET status = $1::text::outbox_status, last_error = 'x', processed_at = {}"
     dead += " WHERE kind = 'route_event'"
@@ -329,7 +327,7 @@ async def test_why_names_the_rule_that_kept_a_partition_from_being_made(control:
 
     (made,) = await tasks_of(control, chain, "second")
     task, claims = await claimed(control, made)
-    await Completer(control)(completion(task), claims)
+    await control.completer()(completion(task), claims)
     assert await rule(control, chain, dataset=second, partition="0-9") == "not_written"
     assert "it committed nothing" in (await why(control, chain, task=made)).verdict
 
@@ -340,7 +338,7 @@ async def test_why_names_the_rule_that_kept_a_partition_from_being_made(control:
 async def test_a_task_for_something_else_does_not_explain_a_partition(control: Control) -> None:
     chain = await deploy_chain(control)
     task, claims = await claimed(control, await a_task(control, chain))
-    await Completer(control)(completion(task, events=[chain.event("first", cursor=7), chain.event("first")]), claims)
+    await control.completer()(completion(task, events=[chain.event("first", cursor=7), chain.event("first")]), claims)
     await drained(control)
     assert len(await tasks_of(control, chain, "second")) == 2
     for partition in ("0-9", "today"):
@@ -352,7 +350,7 @@ async def test_why_says_that_events_of_an_old_generation_are_kept_for_the_record
     task, claims = await claimed(control, await a_task(control, chain))
     version = await control.pool.fetchval("SELECT dag_version_id FROM dag_current_versions")
     await control.pool.execute("DELETE FROM dag_current_versions")
-    await Completer(control)(completion(task, events=[chain.event("first", partition_key="today")]), claims)
+    await control.completer()(completion(task, events=[chain.event("first", partition_key="today")]), claims)
     await control.pool.execute("INSERT INTO dag_current_versions VALUES ($1, 'chain', $2)", chain.org.id, version)
     explanation = await why(control, chain, dataset=str(chain.datasets["second"]), partition="today")
     assert explanation.stopped is not None

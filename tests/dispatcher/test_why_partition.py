@@ -12,10 +12,8 @@ import pytest
 from tests.support.dispatcher.control import PULL, Org, an_org, control_for, deployed_and_active, run_here
 from tests.support.dispatcher.job_chain import claimed, completion
 from tests.support.operators import registered
+from tests.support.verbs import cancel_task, trigger
 from tracelake.dispatcher.control import Control
-from tracelake.dispatcher.events.trigger import trigger
-from tracelake.dispatcher.tasks.cancel import cancel_task
-from tracelake.dispatcher.tasks.complete import Completer
 from tracelake.dispatcher.why.explain import explain
 from tracelake.store.identity import User
 from tracelake.wire.user_why import Explanation, WhyQuery
@@ -137,7 +135,7 @@ async def test_an_event_without_readers_and_an_event_of_an_old_generation_are_ex
     pool = answerer.control.pool
     output = task_claimed.task.outputs[0]
     event = {"dataset_uuid": output.dataset_uuid, "dataset_version": output.dataset_version, "start": 0, "end": 9}
-    await Completer(answerer.control)(completion(task_claimed, events=[event_body(event)]), claims)
+    await answerer.control.completer()(completion(task_claimed, events=[event_body(event)]), claims)
     await run_here(answerer.control)
     explanation = await answerer.why("done", "0-9")
     assert explanation.stopped is not None
@@ -159,11 +157,11 @@ async def test_each_way_a_task_can_wait_or_end_is_the_rule_that_stopped_its_part
     assert await answerer.rule("done", "10-19") == "waits_for_slot"
     task_claimed, claims = await claimed(answerer.control, first)
     assert await answerer.rule("done", "0-9") == "running"
-    await Completer(answerer.control)(completion(task_claimed, status="Failed", error_message="x"), claims)
+    await answerer.control.completer()(completion(task_claimed, status="Failed", error_message="x"), claims)
     assert await answerer.rule("done", "0-9") == "waits_for_retry"
     await run_here(answerer.control)
     task_claimed, claims = await claimed(answerer.control, second)
-    await Completer(answerer.control)(
+    await answerer.control.completer()(
         completion(task_claimed, status="Failed", error_message="x", retryable=False), claims
     )
     assert await answerer.rule("done", "10-19") == "failed_for_good"

@@ -20,16 +20,16 @@ from tests.support.dispatcher.job_chain import Chain, a_task, claimed, completio
 from tests.support.dispatcher.staged_files import staged
 from tests.support.one_connection import SecondConnection
 from tests.support.systems.processes import WORKER_TOKEN, System, is_ready
+from tests.support.verbs import trigger
 from tests.support.waiting import until
 from tracelake.capability.claims import Claims
 from tracelake.dispatcher.control import Control
 from tracelake.dispatcher.events import trigger as trigger_verb
-from tracelake.dispatcher.events.trigger import trigger
-from tracelake.dispatcher.tasks.complete import Completer
 from tracelake.errors import NoConnection
 from tracelake.store.first_start import FIRST_ADMIN
 from tracelake.store.jobs import Job, JobCache
 from tracelake.store.pool import BoundedPool
+from tracelake.store.queries import Connection
 from tracelake.wire.output_messages import CompleteRequest
 from tracelake.wire.user_calls import USER
 
@@ -63,7 +63,7 @@ async def test_many_triggers_at_once_need_one_connection(control: Control) -> No
 async def test_many_completions_at_once_need_one_connection(control: Control, status: str) -> None:
     chain = await deploy_chain(control)
     complete = [await _completion(control, chain, status) for _ in range(3)]
-    fresh = Completer(cold(control))
+    fresh = cold(control).completer()
     answers = await asyncio.gather(*(fresh(*item) for item in complete))
     assert {answer.status for answer in answers} == {status}
 
@@ -81,9 +81,9 @@ async def test_code_that_acquires_a_second_connection_is_found(
     chain = await deploy_chain(control)
     original = trigger_verb._manual_source
 
-    async def takes_another(control: Control, *more: Any) -> Job:
-        await control.jobs.get(chain.jobs["first"])
-        return await original(control, *more)
+    async def takes_another(connection: Connection, jobs: JobCache, *more: Any) -> Job:
+        await jobs.get(chain.jobs["first"])
+        return await original(connection, jobs, *more)
 
     monkeypatch.setattr(trigger_verb, "_manual_source", takes_another)
     with pytest.raises(SecondConnection, match=r"store/jobs\.py:\d+ acquires .* .*/trigger\.py:\d+"):

@@ -28,14 +28,12 @@ from tests.dispatcher import test_outputs as outputs
 from tests.support.dispatcher.control import control_for
 from tests.support.dispatcher.job_chain import a_task, claimed, completion, deploy_chain
 from tests.support.dispatcher.staged_files import staged
+from tests.support.verbs import accept_events
 from tracelake.dispatcher.control import Control
 from tracelake.dispatcher.datasets.list_task_files import list_files
 from tracelake.dispatcher.datasets.resolve_relations import task_relations
-from tracelake.dispatcher.events.accept import accept_events
 from tracelake.dispatcher.runtimes.call_functions import put_back
-from tracelake.dispatcher.tasks.claim import claimer
-from tracelake.dispatcher.tasks.complete import Completer
-from tracelake.dispatcher.tasks.renew_lease import Beat, renewer
+from tracelake.dispatcher.tasks.renew_lease import Beat
 from tracelake.dispatcher.tasks.store_logs import store_logs
 from tracelake.store import queries as queries_module
 from tracelake.store.migrate import Database
@@ -198,9 +196,9 @@ async def claimed_again(control: Control) -> None:
     """By a caller that did not get the answer."""
     chain = await deploy_chain(control)
     request = ClaimRequest(task_id=await a_task(control, chain), worker_id="w", claim_id=uuid4())
-    heard = await claimer(control)(request)
+    heard = await control.claimer().batched()(request)
     assert isinstance(heard, Claimed)
-    again = await claimer(control)(request)
+    again = await control.claimer().batched()(request)
     assert isinstance(again, Claimed)
     assert again.lease_token == heard.lease_token
 
@@ -214,21 +212,21 @@ async def honest_calls(control: Control) -> None:
         "attempt": task.attempt,
         "lease_token": task.lease_token,
     }
-    assert not (await renewer(control)(Beat(HeartbeatRequest(**fence), claims))).canceled
+    assert not (await control.renewer().batched(control.metrics)(Beat(HeartbeatRequest(**fence), claims))).canceled
     await accept_events(control, EventsRequest(**fence, events=[chain.event("first", cursor=1)]), claims)
-    assert (await store_logs(control, logs.lines(task, "a line"))).kept == 1
-    await list_files(control, FilesRequest(**fence, dataset_uuid=chain.datasets["first"]), claims)
+    assert (await store_logs(control.hot, logs.lines(task, "a line"))).kept == 1
+    await list_files(control.pool, FilesRequest(**fence, dataset_uuid=chain.datasets["first"]), claims)
     assert (await task_relations(control.pool, RelationsRequest(tables=[], **fence))).org_id == chain.org.id
-    await Completer(control)(completion(task, outputs=staged(control.objects, task, (0, 9))), claims)
+    await control.completer()(completion(task, outputs=staged(control.objects, task, (0, 9))), claims)
     assert await lifecycle.status(control, task.task.task_id) == "Completed"
 
     plain, claims = await claimed(control, await a_task(control, chain))
-    await Completer(control)(completion(plain), claims)
+    await control.completer()(completion(plain), claims)
     assert await lifecycle.status(control, plain.task.task_id) == "Completed"
 
     unused, _ = await claimed(control, await a_task(control, chain))
     fenced = unused.task.task_id, unused.attempt, unused.lease_token
-    assert await put_back(control, fenced, "nothing has run")
+    assert await put_back(control.completer(), fenced, "nothing has run")
 
     idle, _ = await claimed(control, await a_task(control, chain))
     fenced = idle.task.task_id, idle.attempt, idle.lease_token

@@ -17,8 +17,8 @@ import pytest
 from tests.support.postgres import RunningServer
 from tests.support.systems.processes import drained
 from tests.support.systems.walk import Walk, walking, working
+from tests.support.verbs import trigger
 from tests.support.waiting import until
-from tracelake.dispatcher.events.trigger import trigger
 from tracelake.errors import Unavailable
 from tracelake.operators.api.outcome import Outcome
 from tracelake.ports import Outgoing

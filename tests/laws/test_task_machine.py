@@ -22,10 +22,7 @@ from tests.support.task_machine import ENDED, Phase, Verb, after, after_failure,
 from tests.support.task_machine import TRANSITIONS as FINE_TRANSITIONS
 from tracelake.capability.claims import Claims
 from tracelake.dispatcher.control import Control
-from tracelake.dispatcher.maintenance.expire_leases import ExpireLeases
-from tracelake.dispatcher.tasks.claim import claim_tasks
-from tracelake.dispatcher.tasks.complete import Completer
-from tracelake.dispatcher.tasks.renew_lease import Beat, renewer
+from tracelake.dispatcher.tasks.renew_lease import Beat
 from tracelake.domain.task import TRANSITIONS, TaskState
 from tracelake.errors import Conflict, LeaseLost
 from tracelake.store.queries import queries
@@ -68,7 +65,7 @@ class TaskMachine(RuleBasedStateMachine):
         self.stack = AsyncExitStack()
         self.models: dict[UUID, Model] = {}
         self.control: Control = self.do(self.stack.enter_async_context(control_for(*self.dsns, self.folder)))
-        self.complete = Completer(self.control)
+        self.complete = self.control.completer()
 
     def do(self, work: Coroutine[Any, Any, T]) -> T:
         return self.loop.run_until_complete(work)
@@ -88,7 +85,7 @@ class TaskMachine(RuleBasedStateMachine):
     @rule(task=tasks)
     def claim(self, task: UUID) -> None:
         model = self.models[task]
-        (answer,) = self.do(claim_tasks(self.control, [ClaimRequest(task_id=task, worker_id="w")]))
+        (answer,) = self.do(self.control.claimer().claim([ClaimRequest(task_id=task, worker_id="w")]))
         if model.phase is Phase.QUEUED:
             assert isinstance(answer, Claimed)
             assert answer.attempt == model.attempt
@@ -106,7 +103,7 @@ class TaskMachine(RuleBasedStateMachine):
         token = uuid4() if forged else lease.lease_token
         request = HeartbeatRequest(task_id=task, attempt=lease.attempt, lease_token=token)
         try:
-            answer = self.do(renewer(self.control)(Beat(request, claims)))
+            answer = self.do(self.control.renewer().batched(self.control.metrics)(Beat(request, claims)))
         except LeaseLost:
             assert forged or lease.lease_token != model.holder or model.phase not in {Phase.RUNNING, Phase.CANCELED}
         else:
@@ -144,7 +141,7 @@ class TaskMachine(RuleBasedStateMachine):
             return
         sql = "UPDATE tasks SET lease_expires_at = now() - interval '1 s' WHERE id = $1"
         self.do(self.control.pool.execute(sql, task))
-        self.do(ExpireLeases(self.control).once())
+        self.do(self.control.expire_leases().once())
         self._fail(model, Verb.TIME_OUT, platform=True)
 
     @rule(task=tasks)
@@ -153,7 +150,7 @@ class TaskMachine(RuleBasedStateMachine):
         if model.phase not in {Phase.FAILED_WAITING, Phase.LOST_WAITING}:
             return
         self.do(self.control.pool.execute("UPDATE tasks SET next_retry_at = now() WHERE id = $1", task))
-        self.do(ExpireLeases(self.control).once())
+        self.do(self.control.expire_leases().once())
         model.phase, model.attempt, model.holder = after(model.phase, Verb.RETRY), model.attempt + 1, None
         model.is_lost = False
 

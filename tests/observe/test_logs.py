@@ -18,8 +18,7 @@ import structlog
 
 from tests.support.dispatcher.job_chain import claimed
 from tests.support.systems.walk import Walk, walking, working
-from tracelake.dispatcher.events.trigger import trigger
-from tracelake.dispatcher.maintenance.expire_leases import ExpireLeases
+from tests.support.verbs import trigger
 from tracelake.errors import LeaseLost
 from tracelake.operators.api.outcome import Outcome
 from tracelake.runtime.coalesce import Coalesced
@@ -120,7 +119,7 @@ async def test_an_attempt_that_is_given_up_is_said_with_whose_it_was(lines: Line
     await walk.until("work", ["Queued"])
     await claimed(walk.control, await walk.control.pool.fetchval("SELECT id FROM tasks"))
     await walk.control.pool.execute("UPDATE tasks SET lease_expires_at = now()")
-    await ExpireLeases(walk.control).once()
+    await walk.control.expire_leases().once()
     await walk.until("work", ["Failed"])
     (line,) = [item for item in lines() if item["event"] == "attempt given up"]
     assert set(line) >= SUBJECT

@@ -16,7 +16,7 @@ from pydantic import SecretStr
 from starlette.applications import Starlette
 
 from tests.support.systems.walk import Walk, walking, working
-from tracelake.dispatcher.events.trigger import trigger
+from tests.support.verbs import trigger
 from tracelake.dispatcher.read_gauges import Gauges
 from tracelake.errors import SetupError, Unauthenticated
 from tracelake.gateway.process import public_api
@@ -119,7 +119,9 @@ async def test_lags_say_how_late_leases_retries_and_outbox_entries_are(state_db:
 
 
 async def test_many_scrapes_are_one_query_on_the_database(walk: Walk) -> None:
-    gauges = Gauges(walk.control, fresh_seconds=3600)
+    gauges = Gauges(
+        walk.control.pool, walk.control.queue, walk.control.runtimes, walk.control.metrics, fresh_seconds=3600
+    )
     await gauges.refresh()
     before = walk.control.metrics.text()
     assert b"trace_tasks_queued{" not in before
@@ -127,14 +129,14 @@ async def test_many_scrapes_are_one_query_on_the_database(walk: Walk) -> None:
     await walk.until("work", ["Queued"])
     await gauges.refresh()
     assert b"trace_tasks_queued{" not in walk.control.metrics.text()
-    await Gauges(walk.control).refresh()
+    await Gauges(walk.control.pool, walk.control.queue, walk.control.runtimes, walk.control.metrics).refresh()
     assert b"trace_tasks_queued{" in walk.control.metrics.text()
 
 
 async def test_without_a_database_the_process_still_serves_its_own_counters(walk: Walk) -> None:
-    await Gauges(walk.control).refresh()
+    await Gauges(walk.control.pool, walk.control.queue, walk.control.runtimes, walk.control.metrics).refresh()
     walk.control.pool.terminate()
-    gauges = Gauges(walk.control)
+    gauges = Gauges(walk.control.pool, walk.control.queue, walk.control.runtimes, walk.control.metrics)
     await gauges.refresh()
     text = walk.control.metrics.text().decode()
     assert "trace_gauges_read 0.0" in text

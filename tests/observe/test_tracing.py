@@ -15,7 +15,7 @@ import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from tests.support.systems.walk import walking, working
-from tracelake.dispatcher.events.trigger import trigger
+from tests.support.verbs import trigger
 from tracelake.runtime.tracing import current_span, is_tracing, span, start_tracing, stop_tracing, trace_headers
 from tracelake.settings import TracingSettings
 

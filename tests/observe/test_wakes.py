@@ -14,12 +14,11 @@ import pytest
 from tests.support.dispatcher.control import control_for
 from tests.support.dispatcher.job_chain import claimed, completion
 from tests.support.systems.walk import Walk, walking
+from tests.support.verbs import trigger
 from tests.support.waiting import until
 from tracelake.dispatcher.control import Control
-from tracelake.dispatcher.events.trigger import trigger
 from tracelake.dispatcher.maintenance.listen import ListenForReplicas
 from tracelake.dispatcher.signal import Signal
-from tracelake.dispatcher.tasks.complete import Completer
 from tracelake.store.pool import BoundedPool
 
 pytestmark = pytest.mark.anyio
@@ -39,7 +38,7 @@ async def awake(state_db: str, queue_db: str, folder: Path) -> AsyncIterator[Wal
 async def mute(state_db: str, queue_db: str, folder: Path, *, connected: bool = True) -> AsyncIterator[Control]:
     """Another replica that can write and whose loops do not run."""
     async with control_for(state_db, queue_db, folder, replica="mute") as control:
-        others = ListenForReplicas(control)
+        others = ListenForReplicas(control.pool, control.after_commit, control.replica)
         if connected:
             await others.start()
         try:
@@ -66,7 +65,7 @@ async def listener(walk: Walk) -> int | None:
 
 
 def asleep(walk: Walk) -> bool:
-    signals = (walk.control.outbox_signal, walk.control.leases, walk.control.sources)
+    signals = (walk.control.after_commit.outbox, walk.control.after_commit.leases, walk.control.after_commit.sources)
     return all(signal._sleeps_until is not None for signal in signals)
 
 
@@ -91,7 +90,7 @@ async def test_a_retry_that_another_replica_planned_is_not_slept_through(
         await walk.until("work", ["Queued"])
         task_id: UUID = await walk.control.pool.fetchval("SELECT id FROM tasks")
         task, claims = await claimed(other, task_id)
-        await Completer(other)(completion(task, status="Failed", error_message="x"), claims)
+        await other.completer()(completion(task, status="Failed", error_message="x"), claims)
 
         async def reached() -> bool:
             return bool(await walk.control.pool.fetchval("SELECT attempt FROM tasks") == 2)
@@ -136,14 +135,16 @@ async def test_the_page_names_every_signal_that_a_notification_may_carry(
     page = (Path(__file__).parents[2] / "docs" / "concepts" / "wake_ups.md").read_text(encoding="utf-8")
     (sentence,) = re.findall(r"`NOTIFY trace_control, '(\w+)'` \(or ([^)]*)\)", page)
     async with walking(state_db, queue_db, tmp_path) as walk:
-        assert {sentence[0], *re.findall(r"\w+", sentence[1])} == set(ListenForReplicas(walk.control)._signals)
+        assert {sentence[0], *re.findall(r"\w+", sentence[1])} == set(
+            ListenForReplicas(walk.control.pool, walk.control.after_commit, walk.control.replica)._signals
+        )
 
 
 async def test_a_replica_that_does_its_own_work_notifies_no_other(state_db: str, queue_db: str, tmp_path: Path) -> None:
     async with awake(state_db, queue_db, tmp_path) as walk:
         await trigger(walk.control, walk.org.id, "walk", "ask", cursor=1, request_id=uuid4())
         await walk.until("work", ["Queued"])
-        walk.control.outbox_signal._check_loop()  # as if the time were up, whatever this machine is busy with
+        walk.control.after_commit.outbox._check_loop()  # as if the time were up, whatever this machine is busy with
         notified = walk.control.metrics.registry.get_sample_value(
             "trace_wakes_total", {"signal": "outbox", "direction": "sent"}
         )

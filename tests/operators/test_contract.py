@@ -18,8 +18,8 @@ import pytest
 
 from tests.support.systems.operators import Numbers, OperatorSystem, numbers_dag, operator
 from tests.support.systems.walk import working
+from tests.support.verbs import cancel_task
 from tests.support.waiting import until
-from tracelake.dispatcher.tasks.cancel import cancel_task
 from tracelake.domain.object_names import Folder
 from tracelake.domain.ranges import Range
 from tracelake.errors import WorkFailed

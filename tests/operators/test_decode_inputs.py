@@ -11,9 +11,9 @@ import pytest
 
 from tests.support.systems.operators import OperatorSystem, operator
 from tests.support.systems.walk import working
+from tests.support.verbs import invalidate
 from tracelake.chain.abi.events import ERC20_TRANSFER
 from tracelake.chain.schemas import LOGS
-from tracelake.dispatcher.events.invalidate import invalidate
 from tracelake.domain.ranges import Range
 from tracelake.operators.api.context import TaskContext
 from tracelake.operators.api.outcome import OperatorConfig

@@ -27,9 +27,8 @@ from tests.support.systems.chain import ChainSystem, rows_of, truth
 from tests.support.systems.operators import OperatorSystem, operator
 from tests.support.systems.sink import SinkSystem
 from tests.support.systems.walk import working
-from tracelake.dispatcher.events.invalidate import invalidate
+from tests.support.verbs import invalidate, pause_source
 from tracelake.dispatcher.maintenance.delete_applied_batches import DeleteAppliedBatches
-from tracelake.dispatcher.sources.pause import pause_source
 from tracelake.store.identity import find_user
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("numbers")]
@@ -309,10 +308,10 @@ async def nothing_is_seen(killed: KilledSystem, attempt: int, tasks: dict[str, U
 async def leases_end(system: OperatorSystem) -> None:
     pool = system.walk.control.pool
     await pool.execute("UPDATE tasks SET lease_expires_at = now() WHERE status = 'Running'")
-    system.walk.control.leases.notify()
+    system.walk.control.after_commit.leases.notify()
     await system.until("SELECT NOT EXISTS (SELECT FROM tasks WHERE status = 'Running')")
     await pool.execute("UPDATE tasks SET next_retry_at = now() WHERE status = 'Failed'")
-    system.walk.control.leases.notify()
+    system.walk.control.after_commit.leases.notify()
 
 
 async def every_row_is_there_once(killed: KilledSystem) -> None:

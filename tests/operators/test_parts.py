@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.systems.operators import Numbers, OperatorSystem
 from tests.support.systems.walk import working
-from tracelake.dispatcher.events.invalidate import invalidate
+from tests.support.verbs import invalidate
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("numbers")]
 

@@ -9,8 +9,8 @@ import pytest
 
 from tests.support.systems.operators import Numbers, OperatorSystem, numbers_dag
 from tests.support.systems.walk import working
+from tests.support.verbs import invalidate
 from tracelake.dispatcher.datasets.show import show_dataset
-from tracelake.dispatcher.events.invalidate import invalidate
 from tracelake.errors import InvalidDag
 from tracelake.ports import Outgoing
 from tracelake.store.identity import User

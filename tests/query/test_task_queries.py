@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.systems.query import QuerySystem
 from tests.support.systems.walk import TOKEN
-from tracelake.dispatcher.tasks.cancel import cancel_task
+from tests.support.verbs import cancel_task
 from tracelake.domain.object_names import Folder
 from tracelake.wire.output_messages import CompleteRequest
 

@@ -8,8 +8,8 @@ import pytest
 
 from tests.support.spark.session import shared_session
 from tests.support.systems.udf import RUNTIMES, UdfSystem, serving, udf_system
+from tests.support.verbs import cancel_task
 from tests.support.waiting import until
-from tracelake.dispatcher.tasks.cancel import cancel_task
 from tracelake.udf.invoke import Functions
 from tracelake.udf.sandbox import runs
 

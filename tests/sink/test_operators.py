@@ -10,7 +10,7 @@ import pytest
 from tests.support.systems.operators import Numbers, operator
 from tests.support.systems.sink import SinkSystem, trigger_range
 from tests.support.systems.walk import working
-from tracelake.dispatcher.events.invalidate import invalidate
+from tests.support.verbs import invalidate
 from tracelake.domain.dag.catalog import Count
 from tracelake.operators.api.context import Resources, TaskContext
 from tracelake.operators.api.outcome import Outcome

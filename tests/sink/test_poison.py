@@ -65,7 +65,9 @@ async def test_each_poison_is_dead_with_its_line_and_reason_and_every_good_batch
         found, reason = await system.death(published[name])
         assert (found, said in reason) == (line, True), (name, found, reason)
     assert "not at the location" in (await system.death(gone))[1]
-    await Gauges(system.walk.control).refresh()
+    await Gauges(
+        system.walk.control.pool, system.walk.control.queue, system.walk.control.runtimes, system.walk.control.metrics
+    ).refresh()
     shown = system.walk.control.metrics.registry.get_sample_value("trace_buffer_batches_dead")
     assert shown == len(POISON) + 1
     assert {row["dedupe_key"] for row in await system.rows()} == {"last", *(f"before {name}" for name in POISON)}
@@ -155,7 +157,15 @@ async def test_an_unexpected_fault_is_retried_and_delays_and_kills_nothing_else(
         assert await system.fetch("SELECT status::text FROM buffer_publishes WHERE id = $1", publish) == [("Accepted",)]
         store.fails.unlink()
         await system.walk.control.pool.execute("UPDATE buffer_publishes SET sent_at = sent_at - interval '2 h'")
-        assert await RepublishBatches(system.walk.control, timedelta(minutes=5)).once() == 1
+        assert (
+            await RepublishBatches(
+                system.walk.control.pool,
+                system.walk.control.queue,
+                system.walk.control.after_commit.outbox,
+                timedelta(minutes=5),
+            ).once()
+            == 1
+        )
         assert await system.settled() == {"Committed": 2}
     assert {row["dedupe_key"] for row in await system.rows()} == {"a", "b"}
 

@@ -12,9 +12,10 @@ import pytest
 
 from tests.support.dispatcher.control import an_org
 from tests.support.systems.sink import ALERTS, Producer, SinkSystem, alert, lines
+from tests.support.verbs import replay_batch
 from tests.support.waiting import until
 from tracelake.data.buffered.merge_batches import Applied
-from tracelake.dispatcher.buffers.dead_batches import list_dead_batches, replay_batch
+from tracelake.dispatcher.buffers.dead_batches import list_dead_batches
 from tracelake.dispatcher.maintenance.delete_applied_batches import DeleteAppliedBatches
 from tracelake.dispatcher.maintenance.delete_orphan_files import DeleteOrphanFiles
 from tracelake.dispatcher.maintenance.republish_batches import RepublishBatches
@@ -83,7 +84,7 @@ async def _second_attempts(system: SinkSystem, failed: Sequence[Producer]) -> li
     for item in failed:
         await item.complete("Failed", error_message="as planned")
     await system.walk.control.pool.execute("UPDATE tasks SET next_retry_at = now() WHERE next_retry_at IS NOT NULL")
-    system.walk.control.leases.notify()
+    system.walk.control.after_commit.leases.notify()
     second = await system.claim_all(len(failed), DETECTORS)
     assert {(item.claimed.task.task_id, item.claimed.attempt) for item in second} == {
         (item.claimed.task.task_id, 2) for item in failed
@@ -114,7 +115,7 @@ async def test_a_second_attempt_that_sends_the_same_rows_adds_none(system: SinkS
         await system.settled()
         await first.complete("Failed", error_message="as planned")
         await system.walk.control.pool.execute("UPDATE tasks SET next_retry_at = now() WHERE next_retry_at IS NOT NULL")
-        system.walk.control.leases.notify()
+        system.walk.control.after_commit.leases.notify()
         second = await system.claim()
         assert second.claimed.attempt == 2
         await second.publish([alert("a"), alert("b"), alert("c")])
@@ -294,7 +295,9 @@ async def test_a_batch_that_one_sink_refused_and_another_merged_is_committed_wit
             "UPDATE buffer_publishes SET settled_at = settled_at - interval '1 h', sent_at = sent_at - interval '2 h'"
         )
         async with system.sinking():
-            while await RepublishBatches(control, timedelta(minutes=5)).once():
+            while await RepublishBatches(
+                control.pool, control.queue, control.after_commit.outbox, timedelta(minutes=5)
+            ).once():
                 pass
             await system.until("SELECT status = 'Committed' FROM buffer_publishes")
     await system.walk.until("after", ["Completed"])
@@ -313,7 +316,12 @@ async def test_a_dead_batch_is_looked_up_once_more_and_stays_dead_if_it_was_not_
         await control.pool.execute(
             "UPDATE buffer_publishes SET settled_at = settled_at - interval '1 h', sent_at = sent_at - interval '2 h'"
         )
-        assert [await RepublishBatches(control, timedelta(minutes=5)).once() for _ in range(2)] == [1, 0]
+        assert [
+            await RepublishBatches(
+                control.pool, control.queue, control.after_commit.outbox, timedelta(minutes=5)
+            ).once()
+            for _ in range(2)
+        ] == [1, 0]
         await system.walk.until_outbox_is_empty()
 
         async def taken() -> bool:

@@ -18,10 +18,10 @@ from tests.dispatcher.test_listeners import Listeners, opened
 from tests.support.dispatcher.control import control_for
 from tests.support.dispatcher.job_chain import a_task
 from tests.support.programs.sts_stub import StsStub, an_sts
+from tests.support.verbs import cancel_task
 from tracelake.capability.claims import Claims, decode, mint
 from tracelake.capability.jws import parse_token
-from tracelake.dispatcher.credentials.mint import mint_credentials, session_name
-from tracelake.dispatcher.tasks.cancel import cancel_task
+from tracelake.dispatcher.credentials.mint import session_name
 from tracelake.errors import LeaseLost
 from tracelake.lite.certificates import ensure_certificates
 from tracelake.settings import CredentialSettings, ObjectSettings, TlsSettings, load_settings
@@ -134,7 +134,7 @@ async def given_up_unheard(listeners: Listeners, claimed: dict[str, Any]) -> Non
     for _ in range(600):
         if await listeners.control.pool.fetchval("SELECT status::text FROM tasks WHERE id = $1", task) != "Running":
             return
-        listeners.control.leases.notify()
+        listeners.control.after_commit.leases.notify()
         await asyncio.sleep(0.1)
     raise AssertionError("the lease was not expired")
 
@@ -210,13 +210,13 @@ async def test_on_a_disk_the_answer_is_the_folders_that_are_mounted(minting: Min
     control = replace(minting.listeners.control, minter=make_minter(load_settings({}, home=tmp_path)))
     fence = {"task_id": UUID(claimed["task"]["task_id"]), "lease_token": UUID(claimed["lease_token"])}
     request, claims = CredentialsRequest(attempt=1, **fence), claims_of(claimed["capability_token"])
-    answer = await mint_credentials(control, request, claims)
+    answer = await control.credential_mint().mint(request, claims)
     assert isinstance(answer, MountedStorage)
     assert set(answer.write) == set(claims.s3.write)
     assert set(answer.read) == {*claims.s3.read, *claims.s3.write}
     await completed(minting.listeners, claimed)
     with pytest.raises(LeaseLost):
-        await mint_credentials(control, request, claims)
+        await control.credential_mint().mint(request, claims)
 
 
 async def test_every_claim_brings_a_scratch_folder_of_its_own(minting: Minting) -> None:

@@ -18,7 +18,6 @@ from tests.support.dispatcher.job_chain import claimed
 from tests.support.systems.gateway import System, over
 from tests.support.udf.bundles import BUNDLE, WRITER, dag, deployed, pushed, sha256, triggered, uploaded, zipped
 from tracelake.capability.verifier import Verifier
-from tracelake.dispatcher.bundles.url import bundle_bytes, bundle_url
 from tracelake.dispatcher.control import Control
 from tracelake.dispatcher.http.task_routes import task_api
 from tracelake.domain.object_names import Folder
@@ -69,7 +68,7 @@ async def test_a_claim_contains_the_bundle_and_its_url_opens_it_without_a_token(
 
 async def test_a_url_names_the_host_of_the_task_api(trace: System) -> None:
     here = replace(trace.control, task_url="https://tasks.example:8443/")
-    url = await bundle_url(here, uuid4(), "0" * 64, "s3://trace/bundles/x.zip")
+    url = await here.bundle_urls().url(uuid4(), "0" * 64, "s3://trace/bundles/x.zip")
     assert url.startswith(f"https://tasks.example:8443/v1/udf/bundle/{'0' * 64}?")
 
 
@@ -116,17 +115,17 @@ async def test_a_url_is_over_when_its_time_is(trace: System) -> None:
         "SELECT org_id, location FROM udf_bundles WHERE sha256 = $1", sha256(BUNDLE)
     )
     assert row is not None
-    url = await bundle_url(trace.control, row["org_id"], sha256(BUNDLE), row["location"])
+    url = await trace.control.bundle_urls().url(row["org_id"], sha256(BUNDLE), row["location"])
     given = dict(urllib.parse.parse_qsl(urllib.parse.urlsplit(url).query))
-    assert await bundle_bytes(trace.control, sha256(BUNDLE), given) == BUNDLE
+    assert await trace.control.bundle_urls().read(sha256(BUNDLE), given) == BUNDLE
     in_time = int(given["expires"])
 
     def at(seconds: float) -> Control:
         return replace(trace.control, clock=cast("DatabaseClock", lambda: seconds))
 
-    assert await bundle_bytes(at(in_time - 1), sha256(BUNDLE), given) == BUNDLE
+    assert await at(in_time - 1).bundle_urls().read(sha256(BUNDLE), given) == BUNDLE
     with pytest.raises(Forbidden, match="has expired"):
-        await bundle_bytes(at(in_time), sha256(BUNDLE), given)
+        await at(in_time).bundle_urls().read(sha256(BUNDLE), given)
 
 
 async def test_a_url_of_one_replica_holds_at_another_and_at_no_other_system(
@@ -135,11 +134,11 @@ async def test_a_url_of_one_replica_holds_at_another_and_at_no_other_system(
     url = (await bundle_of_claim(trace)).url
     given = dict(urllib.parse.parse_qsl(urllib.parse.urlsplit(url).query))
     async with control_for(state_db, queue_db, tmp_path, replica="two") as other:
-        assert await bundle_bytes(other, sha256(BUNDLE), given) == BUNDLE
+        assert await other.bundle_urls().read(sha256(BUNDLE), given) == BUNDLE
         await other.pool.execute("UPDATE url_keys SET key = decode(repeat('00', 32), 'hex')")
     async with control_for(state_db, queue_db, tmp_path, replica="elsewhere") as elsewhere:
         with pytest.raises(Forbidden):
-            await bundle_bytes(elsewhere, sha256(BUNDLE), given)
+            await elsewhere.bundle_urls().read(sha256(BUNDLE), given)
 
 
 async def test_a_job_without_a_bundle_costs_nothing_for_it(trace: System) -> None:

@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 
 from tests.support import ROOT
 from tests.support.udf.lambda_functions import Functions, functions
+from tests.support.verbs import cancel_task
 from trace_udf.rows import batches
 from trace_udf.task import Task
-from tracelake.dispatcher.tasks.cancel import cancel_task
 from tracelake.domain.object_names import ObjectName
 from tracelake.lite.seaweedfs import SeaweedFS
 

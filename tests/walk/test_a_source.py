@@ -18,9 +18,9 @@ import pytest
 from tests.support.dispatcher.control import PULL, deployed_and_active
 from tests.support.operators import registered
 from tests.support.systems.walk import Walk, walking, working
+from tests.support.verbs import pause_source, resume_source
 from tests.support.waiting import until
 from tracelake.dispatcher.sources.keep_running import KeepSourcesRunning
-from tracelake.dispatcher.sources.pause import pause_source, resume_source
 from tracelake.dispatcher.sources.stop_all import release_sources
 from tracelake.operators.api.context import Resources, TaskApi
 from tracelake.operators.api.outcome import Outcome
@@ -103,7 +103,7 @@ async def source(walk: Walk) -> asyncpg.Record | None:
 
 async def until_source(walk: Walk, fits: Callable[[asyncpg.Record | None], bool]) -> asyncpg.Record | None:
     async def found() -> tuple[asyncpg.Record | None] | None:
-        walk.control.sources.notify()  # the loop would look by itself every few seconds
+        walk.control.after_commit.sources.notify()  # the loop would look by itself every few seconds
         row = await source(walk)
         return (row,) if fits(row) else None
 
@@ -168,9 +168,9 @@ async def test_a_shutdown_drains_it_and_the_next_start_goes_on_as_the_same_run(w
         assert waits(row) or (row["state_text"], row["drain_reason"]) == ("Draining", "shutdown")  # it may be quick
     await until_source(walk, waits)  # the worker ended: it had stopped its source
     for _ in range(2):  # as often as it takes to settle and to start one
-        await KeepSourcesRunning(walk.control).once()
+        await KeepSourcesRunning(walk.control.pool, walk.control.after_commit).once()
     assert waits(await source(walk))  # and it is not started
-    await release_sources(walk.control)
+    await release_sources(walk.control.pool, walk.control.after_commit.sources)
     async with working(worker(walk, "two", follow)):
         again = await until_source(walk, runs)
         await grown(walk)

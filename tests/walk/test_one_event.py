@@ -17,7 +17,7 @@ import httpx
 import pytest
 
 from tests.support.systems.walk import Walk, walking, working
-from tracelake.dispatcher.events.trigger import trigger
+from tests.support.verbs import trigger
 from tracelake.operators.api.outcome import Outcome
 from tracelake.wire.task_messages import TaskPayload
 from tracelake.worker.run_task import run_pure
@@ -101,7 +101,7 @@ async def test_a_worker_that_lost_its_lease_reports_nothing_and_the_retry_counts
         await asyncio.to_thread(held.wait, 60)
         pool = walk.control.pool
         await pool.execute("UPDATE tasks SET lease_expires_at = now() WHERE status = 'Running'")
-        walk.control.leases.notify()  # before the next heartbeat of the worker
+        walk.control.after_commit.leases.notify()  # before the next heartbeat of the worker
         await walk.until("work", ["Failed"])
         await pool.execute("UPDATE tasks SET next_retry_at = now() WHERE status = 'Failed'")
         async with working(walk.worker("quick")):

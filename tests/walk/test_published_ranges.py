@@ -13,7 +13,7 @@ import pytest
 from tests.support.dispatcher.control import PULL, deployed_and_active
 from tests.support.operators import registered
 from tests.support.systems.walk import TOKEN, Walk, walking
-from tracelake.dispatcher.events.trigger import trigger
+from tests.support.verbs import trigger
 from tracelake.wire.message import CAPABILITY_HEADER
 from tracelake.wire.task_messages import Claimed
 from tracelake.wire.user_calls import USER

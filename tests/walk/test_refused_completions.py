@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.dispatcher.staged_files import COLUMNS, Partition, staged
 from tests.support.systems.walk import walking, working
-from tracelake.dispatcher.events.trigger import trigger
+from tests.support.verbs import trigger
 from tracelake.operators.api.context import Resources, TaskApi
 from tracelake.wire.markers import ColumnEntry
 from tracelake.wire.output_messages import CompleteRequest

@@ -21,9 +21,8 @@ import pytest
 from tests.support.dispatcher.control import PULL, deployed_and_active
 from tests.support.operators import registered
 from tests.support.systems.walk import Holds, Walk, held_task, held_worker, start_held_task, until_set, walking, working
+from tests.support.verbs import cancel_task, trigger
 from tests.support.waiting import until
-from tracelake.dispatcher.events.trigger import trigger
-from tracelake.dispatcher.tasks.cancel import cancel_task
 from tracelake.errors import TraceError
 from tracelake.operators.api.context import Resources, TaskApi
 from tracelake.operators.api.outcome import Outcome

@@ -30,12 +30,8 @@ from tests.support.systems.walk import (
     walking,
     working,
 )
+from tests.support.verbs import activate_dag, cancel_task, deploy_dag, pause_source, trigger
 from tests.support.waiting import until
-from tracelake.dispatcher.dags.activate import activate_dag
-from tracelake.dispatcher.dags.deploy import deploy_dag
-from tracelake.dispatcher.events.trigger import trigger
-from tracelake.dispatcher.sources.pause import pause_source
-from tracelake.dispatcher.tasks.cancel import cancel_task
 from tracelake.dispatcher.tasks.stop_signals import Stops
 from tracelake.errors import Unavailable
 from tracelake.runtime.http_client import AsyncClient
@@ -76,7 +72,7 @@ async def running_task(walk: Walk) -> AsyncIterator[Holds]:
 
 
 async def waiting(walk: Walk, count: int) -> None:
-    await until(lambda: walk.control.stops.waiting == count, "the calls for stops wait")
+    await until(lambda: walk.control.after_commit.stops.waiting == count, "the calls for stops wait")
 
 
 async def until_unchanged(dispatcher: DispatcherClient) -> None:
@@ -124,12 +120,12 @@ async def test_a_task_that_was_canceled_while_its_worker_was_cut_off_is_ended_wh
 
     async with walking(state_db, queue_db, tmp_path, line=Line) as walk, running_task(walk) as holds:
         away.set()
-        walk.control.stops.notify()  # ends the call that waits
+        walk.control.after_commit.stops.notify()  # ends the call that waits
         async with asyncio.timeout(30):
             await called_again.wait()
-        mark = (await walk.control.stops.after("", 0)).mark
+        mark = (await walk.control.after_commit.stops.after("", 0)).mark
         await cancel_task(walk.control, walk.org.id, await held_task(walk), "not wanted any more")
-        await walk.control.stops.after(mark, 60)  # a waiting call would have been answered by now
+        await walk.control.after_commit.stops.after(mark, 60)  # a waiting call would have been answered by now
         away.clear()
         await until_set(holds.canceled, holds)
 

@@ -19,7 +19,7 @@ from tests.support.dispatcher.control import PULL, Org, deployed_and_active
 from tests.support.dispatcher.staged_files import staged
 from tests.support.operators import registered
 from tests.support.systems.walk import TOKEN, Walk, walking
-from tracelake.dispatcher.events.trigger import trigger
+from tests.support.verbs import trigger
 from tracelake.domain.storage_locations import buffer_folder
 from tracelake.wire.buffer_messages import BufferPublishRequest
 from tracelake.wire.output_messages import CompleteRequest, EventBody

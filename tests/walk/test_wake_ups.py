@@ -17,8 +17,8 @@ import pytest
 
 from tests.support.dispatcher.control import deployed_and_active
 from tests.support.systems.walk import DAG, Walk, walking, working
+from tests.support.verbs import trigger
 from tests.support.waiting import until
-from tracelake.dispatcher.events.trigger import trigger
 from tracelake.operators.api.outcome import Outcome
 from tracelake.ports import Delivery, Queue
 from tracelake.runtime import receive_messages

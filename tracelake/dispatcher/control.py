@@ -1,20 +1,35 @@
-"""What the verbs of the Dispatcher share: the state database, known jobs, the signer, signals for the loops."""
+"""What a Dispatcher is built of, and how the verbs that need many parts are built. Processes and routes hold it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import asyncpg
 
 from tracelake.capability.claims import Claims
-from tracelake.dispatcher.credentials.url_keys import UrlKeys
+from tracelake.dispatcher.bundles.url import BundleUrls
+from tracelake.dispatcher.credentials.mint import CredentialMint
+from tracelake.dispatcher.events.route import Router
+from tracelake.dispatcher.maintenance.expire_leases import ExpireLeases
+from tracelake.dispatcher.outbox.dispatch import EntryDispatcher
+from tracelake.dispatcher.outbox.drain import Drain
 from tracelake.dispatcher.outbox.wake_ups import WakeUps
-from tracelake.dispatcher.signal import Signal
+from tracelake.dispatcher.runtimes.call_functions import CallFunctions
+from tracelake.dispatcher.runtimes.known import runtime_specs
+from tracelake.dispatcher.runtimes.run_in_process import run_in_process
+from tracelake.dispatcher.signal import AfterCommit, Signal
+from tracelake.dispatcher.tasks.claim import Claimer, Payloads
+from tracelake.dispatcher.tasks.complete import Announcer, Completer
+from tracelake.dispatcher.tasks.complete_batch import BatchOptions
+from tracelake.dispatcher.tasks.grant import TokenMint
 from tracelake.dispatcher.tasks.names import TaskNames
-from tracelake.dispatcher.tasks.stop_signals import Stops
-from tracelake.ports import CredentialMinter, ObjectStore, Queue, Signer
+from tracelake.dispatcher.tasks.renew_lease import Renewer
+from tracelake.domain.bundle.rules import BundleLimits
+from tracelake.domain.dag.catalog import RuntimeSpec
+from tracelake.ports import CredentialMinter, Invoker, ObjectStore, Queue, Signer
 from tracelake.runtime.metrics import Metrics
 from tracelake.settings import (
     RUNTIMES,
@@ -45,19 +60,10 @@ class Control:
     minted: Callable[[str, Claims], None] = lambda *_: None
     """Called with every token that is signed, so that the verifier need not check its signature."""
     clock: DatabaseClock = field(default_factory=DatabaseClock)
-    """Times tokens; leases and retries are timed in SQL."""
-    outbox_signal: Signal = field(default_factory=Signal)
-    """Notified by every verb that writes an entry into the outbox."""
+    after_commit: AfterCommit = field(default_factory=AfterCommit)
     wake_ups: WakeUps | None = field(default_factory=WakeUps)
     """Publishes wake-ups that a verb has committed. None: a verb returns before its commit, and leaves routing to the
     drain."""
-    sources: Signal = field(default_factory=Signal)
-    """Notified when a source is to be started or stopped."""
-    leases: Signal = field(default_factory=Signal)
-    """Notified when a lease may expire, or a retry be due, earlier than the loop expects."""
-    stops: Stops = field(default_factory=Stops)
-    """Notified when tasks that may be running are ended or paused: their workers wait for it."""
-    metrics: Metrics = field(default_factory=Metrics)
     names: TaskNames = field(default_factory=TaskNames)
     """The jobs of tasks that were claimed here, for log lines about them."""
     steady: asyncpg.Pool | None = None
@@ -76,9 +82,57 @@ class Control:
     """The address of the task API for runners; empty: URLs are given without a host."""
     home: Path | None = None
     """The home folder: if Postgres does not answer and its disk is full, the error names the disk."""
-    url_keys: UrlKeys = field(default_factory=UrlKeys)
 
     @property
     def hot(self) -> asyncpg.Pool:
         """The pool of the hot path: its statements run on cached plans (`store.db.STEADY`)."""
         return self.steady or self.pool
+
+    @property
+    def metrics(self) -> Metrics:
+        return self.after_commit.metrics
+
+    def runtime_specs(self) -> Mapping[str, RuntimeSpec]:
+        return runtime_specs(self.runtimes, self.invokers)
+
+    def token_mint(self) -> TokenMint:
+        return TokenMint(self.signer, self.tokens, self.clock, self.places.scratch_bucket, self.minted)
+
+    def credential_mint(self) -> CredentialMint:
+        return CredentialMint(self.hot, self.minter, self.credentials, self.places, self.clock)
+
+    def bundle_urls(self) -> BundleUrls:
+        return BundleUrls(self.pool, self.objects, self.clock, self.bundles.url_seconds, self.task_url)
+
+    def bundle_limits(self) -> BundleLimits:
+        return BundleLimits(archive_bytes=self.bundles.max_bytes, unpacked_bytes=self.bundles.max_unpacked_bytes)
+
+    def payloads(self) -> Payloads:
+        return Payloads(self.runtimes, self.bundle_urls())
+
+    def claimer(self) -> Claimer:
+        made = self.payloads(), self.token_mint()
+        return Claimer(self.pool, self.hot, self.jobs, *made, self.after_commit, self.names)
+
+    def renewer(self) -> Renewer:
+        return Renewer(self.hot, self.token_mint())
+
+    def completer(self) -> Completer:
+        options = BatchOptions(self.jobs, self.replica, self.failure_alert, routes=self.wake_ups is not None)
+        announcer = Announcer(self.wake_ups, self.after_commit, self.names)
+        return Completer(self.hot, self.objects, options, announcer)
+
+    def router(self) -> Router:
+        return Router(self.hot, self.replica, self.metrics)
+
+    def drain(self, functions: Signal | None = None) -> Drain:
+        """`functions`: notified of tasks that run as functions."""
+        run_here = partial(run_in_process, self.claimer(), self.completer())
+        dispatcher = EntryDispatcher(self.hot, self.queue, self.runtimes, self.replica, functions, run_here)
+        return Drain(dispatcher, self.router(), self.wake_ups)
+
+    def expire_leases(self) -> ExpireLeases:
+        return ExpireLeases(self.pool, self.after_commit, self.failure_alert, self.max_workers_lost)
+
+    def call_functions(self, invoker: Invoker, most: int) -> CallFunctions:
+        return CallFunctions(self.runtimes, self.claimer(), self.renewer(), self.completer(), invoker, most)

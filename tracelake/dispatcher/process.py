@@ -19,7 +19,6 @@ from tracelake.dispatcher.maintenance.delete_applied_batches import DeleteApplie
 from tracelake.dispatcher.maintenance.delete_orphan_files import DeleteOrphanFiles
 from tracelake.dispatcher.maintenance.delete_replaced_files import DeleteReplacedFiles
 from tracelake.dispatcher.maintenance.delete_unused_bundles import DeleteUnusedBundles
-from tracelake.dispatcher.maintenance.expire_leases import ExpireLeases
 from tracelake.dispatcher.maintenance.listen import ListenForReplicas
 from tracelake.dispatcher.maintenance.loop import Loop, Periodic, Work, run_loop, stopped
 from tracelake.dispatcher.maintenance.prune import PruneAudit, PruneLogs, PruneOutbox
@@ -28,11 +27,10 @@ from tracelake.dispatcher.maintenance.republish_batches import RepublishBatches
 from tracelake.dispatcher.maintenance.rotate_keys import rotate_forever
 from tracelake.dispatcher.maintenance.watch_pools import watch_pools
 from tracelake.dispatcher.outbox.dispatch import EntryDispatcher
-from tracelake.dispatcher.outbox.drain import Drain
 from tracelake.dispatcher.replicas import take_over
 from tracelake.dispatcher.runtimes.call_functions import CallFunctions
 from tracelake.dispatcher.runtimes.known import INVOKERS
-from tracelake.dispatcher.signal import Signal
+from tracelake.dispatcher.signal import AfterCommit, Signal
 from tracelake.dispatcher.sources.keep_running import KeepSourcesRunning
 from tracelake.dispatcher.sources.stop_all import release_sources
 from tracelake.ports import CredentialMinter, Invoker, ObjectStore, Queue, Signer
@@ -80,7 +78,7 @@ async def main(
             replica,
             settings.runtimes,
             minted=verifier.remember,
-            metrics=process.metrics,
+            after_commit=AfterCommit(metrics=process.metrics),
             clock=clock,
             steady=hot,
             places=settings.objects,
@@ -93,8 +91,8 @@ async def main(
             task_url=settings.endpoints.dispatcher_task or "",
             home=settings.home,
         )
-        await release_sources(control)
-        await take_over(control)
+        await release_sources(pool, control.after_commit.sources)
+        await take_over(pool, replica)
         async with dispatching(control, verifier, settings, invoker):
             process.ready("state schema checked; both listeners open")
             await process.stop.wait()
@@ -116,9 +114,9 @@ async def dispatching(
 ) -> AsyncIterator[dict[str, str]]:
     """Runs listeners and loops while the block runs; gives the addresses of the listeners."""
     async with AsyncExitStack() as stack:
-        rotation = await rotate_forever(control)
+        rotation = await rotate_forever(control.pool, control.signer, control.tokens, control.clock)
         stack.push_async_callback(stopped, rotation)
-        functions = CallFunctions(control, invoker, settings.dispatcher.functions) if invoker else None
+        functions = control.call_functions(invoker, settings.dispatcher.functions) if invoker else None
         if functions is not None:
             await functions.put_back_orphans()
             stack.push_async_callback(functions.stop)
@@ -126,9 +124,9 @@ async def dispatching(
             stack.push_async_callback(stopped, asyncio.create_task(run_loop(loop)))
         if control.wake_ups is not None:
             publisher = EntryDispatcher(control.hot, control.queue, control.runtimes, control.replica)
-            control.wake_ups.start(publisher, control.outbox_signal)
+            control.wake_ups.start(publisher, control.after_commit.outbox)
             stack.push_async_callback(control.wake_ups.stop)
-        others = ListenForReplicas(control)
+        others = ListenForReplicas(control.pool, control.after_commit, control.replica)
         await others.start()
         stack.push_async_callback(others.stop)
         stack.push_async_callback(verifier.close)
@@ -145,39 +143,38 @@ async def dispatching(
         ]
         opened = open_listeners(listeners, settings.tls, metrics=control.metrics, limits=settings.http)
         addresses = await stack.enter_async_context(opened)
-        stack.callback(control.stops.close)
+        stack.callback(control.after_commit.stops.close)
         yield addresses
 
 
 def loops(control: Control, settings: Settings, functions: CallFunctions | None = None) -> list[Loop]:
     beat, pool, objects, kept = settings.dispatcher.beat_seconds, control.pool, control.objects, settings.dispatcher
+    after = control.after_commit
     scratch, lost = control.places.scratch_bucket, timedelta(seconds=settings.loops.lost_wake_up_seconds)
     signalled: dict[str, tuple[Work, Signal]] = {
-        "drain_outbox": (Drain(control, functions.signal if functions else None), control.outbox_signal),
-        "expire_leases": (ExpireLeases(control), control.leases),
-        "keep_sources_running": (KeepSourcesRunning(control), control.sources),
+        "drain_outbox": (control.drain(functions.signal if functions else None), after.outbox),
+        "expire_leases": (control.expire_leases(), after.leases),
+        "keep_sources_running": (KeepSourcesRunning(pool, after), after.sources),
     }
     if functions is not None:
         signalled["call_functions"] = functions, functions.signal
     periodic: dict[str, Periodic] = {
-        "cancel_retired": CancelRetired(control),
+        "cancel_retired": CancelRetired(pool, after),
         "delete_orphan_files": DeleteOrphanFiles(pool, objects, scratch),
         "delete_replaced_files": DeleteReplacedFiles(pool, objects, timedelta(days=kept.replaced_kept_days)),
         "delete_applied_batches": DeleteAppliedBatches(
             pool, objects, timedelta(seconds=settings.sink.batches_kept_seconds)
         ),
         "delete_unused_bundles": DeleteUnusedBundles(pool, objects, timedelta(days=settings.bundles.kept_days)),
-        "republish_batches": RepublishBatches(control, lost),
+        "republish_batches": RepublishBatches(pool, control.queue, after.outbox, lost),
         "prune_outbox": PruneOutbox(control.hot, timedelta(days=kept.outbox_kept_days)),
         "prune_logs": PruneLogs(control.hot, timedelta(days=kept.logs_kept_days)),
         "prune_audit": PruneAudit(pool, timedelta(days=kept.query_audit_kept_days)),
-        "reconcile": Reconciler(control, settings.loops),
+        "reconcile": Reconciler(pool, control.queue, control.runtimes, after.outbox, settings.loops),
     }
-    metrics = control.metrics
+    waits: dict[str, tuple[Work, Signal, float]] = {name: (*pair, beat) for name, pair in signalled.items()}
+    waits |= {name: (work, Signal(), work.every_seconds or beat) for name, work in periodic.items()}
     return [
-        *(Loop(name, work.once, work.next_due, signal, beat, metrics) for name, (work, signal) in signalled.items()),
-        *(
-            Loop(name, work.once, work.next_due, Signal(), work.every_seconds or beat, metrics)
-            for name, work in periodic.items()
-        ),
+        Loop(name, work.once, work.next_due, signal, wait, control.metrics)
+        for name, (work, signal, wait) in waits.items()
     ]

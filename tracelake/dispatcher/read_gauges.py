@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
+import asyncpg
 import structlog
 
-from tracelake.dispatcher.control import Control
 from tracelake.dispatcher.outbox.drain import BUFFER_QUEUE
 from tracelake.errors import Unavailable
+from tracelake.ports import Queue
+from tracelake.runtime.metrics import Metrics
 from tracelake.runtime.tracing import span
+from tracelake.settings import RuntimeSettings
 from tracelake.store.db import OUTAGES
 from tracelake.store.queries import queries
 
@@ -29,8 +32,16 @@ Samples = dict[str, list[tuple[Sequence[str], float]]]
 
 
 class Gauges:
-    def __init__(self, control: Control, fresh_seconds: float = FRESH_SECONDS) -> None:
-        self._control = control
+    def __init__(
+        self,
+        pool: asyncpg.Pool,
+        queue: Queue,
+        runtimes: Mapping[str, RuntimeSettings],
+        metrics: Metrics,
+        fresh_seconds: float = FRESH_SECONDS,
+    ) -> None:
+        self._pool, self._queue, self._metrics = pool, queue, metrics
+        self._queue_names = [*(runtime.queue for runtime in runtimes.values() if runtime.queue), BUFFER_QUEUE]
         self._fresh_seconds = fresh_seconds
         self._read_at = -fresh_seconds
         self._lock = asyncio.Lock()
@@ -40,7 +51,7 @@ class Gauges:
         async with self._lock:
             if time.monotonic() - self._read_at < self._fresh_seconds:
                 return
-            self._control.metrics.gauges.put(await self._read())
+            self._metrics.gauges.put(await self._read())
             self._read_at = time.monotonic()
 
     async def _read(self) -> Samples:
@@ -57,7 +68,7 @@ class Gauges:
             return {"trace_gauges_read": [((), 0.0)]}
 
     async def _state(self) -> Samples:
-        pool, sql = self._control.pool, queries("gauges")
+        pool, sql = self._pool, queries("gauges")
         queued = await pool.fetch(sql["queued"])
         pending, dead = await pool.fetch(sql["outbox_pending"]), await pool.fetch(sql["outbox_dead"])
         [(lease_lag, retry_lag, batches_dead)] = await pool.fetch(sql["lags"])
@@ -77,8 +88,8 @@ class Gauges:
     async def _queues(self) -> Samples:
         messages: list[tuple[Sequence[str], float]] = []
         oldest: list[tuple[Sequence[str], float]] = []
-        for queue in [*(runtime.queue for runtime in self._control.runtimes.values() if runtime.queue), BUFFER_QUEUE]:
-            depth = await self._control.queue.depth(queue)
+        for queue in self._queue_names:
+            depth = await self._queue.depth(queue)
             messages += [((queue, state), getattr(depth, state)) for state in ("ready", "in_flight", "delayed", "dead")]
             oldest.append(((queue,), depth.oldest_age_seconds))
         return {"trace_queue_messages": messages, "trace_queue_oldest_seconds": oldest}

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from tracelake.dispatcher.control import Control
+import asyncpg
+
 from tracelake.store.queries import queries
 
 
@@ -19,12 +20,12 @@ def is_alive(name: str) -> bool:
     return pid.isdecimal() and int(pid) != os.getpid() and Path(f"/proc/{pid}").exists()
 
 
-async def take_over(control: Control) -> int:
+async def take_over(pool: asyncpg.Pool, replica: str) -> int:
     """Called at the start, so that such entries need not wait until they time out.
 
     If the other process does run (in another container with the same host name), its wake-ups are sent twice: harmless.
     """
     sql = queries("outbox")
-    takers = [taker for (taker,) in await control.pool.fetch(sql["takers"], f"{host_of(control.replica)}:")]
+    takers = [taker for (taker,) in await pool.fetch(sql["takers"], f"{host_of(replica)}:")]
     dead = [taker for taker in takers if not is_alive(taker)]
-    return int(await control.pool.fetchval(sql["let_go"], dead)) if dead else 0
+    return int(await pool.fetchval(sql["let_go"], dead)) if dead else 0

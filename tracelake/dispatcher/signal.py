@@ -5,7 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from math import inf
+
+from tracelake.dispatcher.tasks.stop_signals import Stops
+from tracelake.runtime.metrics import Metrics
 
 UNTAKEN_SECONDS = 0.05
 """How long the loop of this process may take before others are notified. Also the least time between two."""
@@ -72,3 +76,18 @@ class Signal:
         self._check = None
         if self._event.is_set() and self._notify_replicas is not None:
             self._notify_replicas()
+
+
+@dataclass(frozen=True)
+class AfterCommit:
+    """What verbs do after their commit: they notify the loops that have work now, and count."""
+
+    outbox: Signal = field(default_factory=Signal)
+    """An entry was written into the outbox."""
+    sources: Signal = field(default_factory=Signal)
+    """A source is to be started or stopped."""
+    leases: Signal = field(default_factory=Signal)
+    """A lease may expire, or a retry be due, earlier than the loop expects."""
+    stops: Stops = field(default_factory=Stops)
+    """Tasks that may be running were ended or paused: their workers wait for it."""
+    metrics: Metrics = field(default_factory=Metrics)

@@ -6,16 +6,13 @@ The condition itself is `holds_lease` in Postgres; every statement that an attem
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from typing import Protocol
 from uuid import UUID
 
-import asyncpg
-
 from tracelake.domain.task import TaskState
 from tracelake.errors import LeaseLost
-from tracelake.store.queries import queries
-
-Connection = asyncpg.pool.PoolConnectionProxy
+from tracelake.store.queries import Connection, Queryable, Row, fetch_rows, queries
 
 
 class Fence(Protocol):
@@ -29,23 +26,35 @@ class Fence(Protocol):
     def lease_token(self) -> UUID: ...
 
 
-async def lock_fenced(connection: Connection, fences: Sequence[Fence]) -> Mapping[int, asyncpg.Record]:
+class FencedTask(Row, frozen=True):
+    n: int
+    org_id: UUID
+    job_id: UUID
+    status: str
+    started_at: datetime
+    open: bool
+    """The attempt may still write."""
+    late: bool
+    """Its lease has expired."""
+
+
+async def lock_fenced(connection: Connection, fences: Sequence[Fence]) -> Mapping[int, FencedTask]:
     """The tasks of those attempts that are the current ones, locked in the order of their ids; by position."""
-    rows = await connection.fetch(queries("complete")["lock_fenced"], *fence_columns(fences))
-    return {row["n"] - 1: row for row in rows}
+    tasks = await fetch_rows(connection, queries("complete")["lock_fenced"], FencedTask, *fence_columns(fences))
+    return {task.n - 1: task for task in tasks}
 
 
-async def lock_open(connection: Connection, fence: Fence) -> asyncpg.Record:
+async def lock_open(connection: Connection, fence: Fence) -> FencedTask:
     """The task of one attempt, locked; LeaseLost unless the attempt may still write."""
-    row = (await lock_fenced(connection, [fence])).get(0)
-    if row is None:
+    task = (await lock_fenced(connection, [fence])).get(0)
+    if task is None:
         raise not_current()
-    if not row["open"]:
-        raise is_over(row["status"])
-    return row
+    if not task.open:
+        raise is_over(task.status)
+    return task
 
 
-async def require_running(database: asyncpg.Pool | Connection, fence: Fence) -> None:
+async def require_running(database: Queryable, fence: Fence) -> None:
     """LeaseLost unless the attempt is the current one and runs. Locks nothing: it is so at this moment."""
     status = await status_of(database, fence)
     if status is None:
@@ -54,7 +63,7 @@ async def require_running(database: asyncpg.Pool | Connection, fence: Fence) -> 
         raise is_over(status)
 
 
-async def status_of(database: asyncpg.Pool | Connection, fence: Fence) -> str | None:
+async def status_of(database: Queryable, fence: Fence) -> str | None:
     """The task's state; None if another attempt is the current one."""
     sql = queries("claim")["status_of_attempt"]
     status: str | None = await database.fetchval(sql, fence.task_id, fence.attempt, fence.lease_token)

@@ -18,7 +18,7 @@ class UserAnswer(msgspec.Struct, frozen=True):
     role: str
 
 
-class Key(msgspec.Struct, frozen=True, omit_defaults=True):
+class JsonWebKey(msgspec.Struct, frozen=True, omit_defaults=True):
     """The public half of a key, as RFC 7517 has it."""
 
     kid: str
@@ -31,7 +31,7 @@ class Key(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class KeySet(msgspec.Struct, frozen=True):
-    keys: list[Key]
+    keys: list[JsonWebKey]
 
 
 class CredentialsRequest(Fenced, frozen=True):

@@ -21,7 +21,7 @@ REFUSALS = {
 }
 
 
-class Refusal(msgspec.Struct):
+class ErrorDetail(msgspec.Struct):
     code: str
     message: str
     where: str | None
@@ -32,7 +32,7 @@ class Refusal(msgspec.Struct):
 class RefusalAnswer(msgspec.Struct):
     """The error of every API. `code` is stable."""
 
-    error: Refusal
+    error: ErrorDetail
 
 
 def operation(call: Call) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import msgspec
 
 from tracelake.domain.redaction import redact_tokens
 from tracelake.wire.message import ErrorCode, Fenced, LongText, Message, Number, Text
-from tracelake.wire.task_messages import MAX_CLAIMS, Progress
+from tracelake.wire.task_messages import MAX_CLAIMS, TaskProgress
 
 MAX_EVENTS = 10_000
 
@@ -125,7 +125,7 @@ class CompleteRequest(Fenced, frozen=True):
     error_code: ErrorCode | msgspec.UnsetType = msgspec.UNSET
     """Of a failure: the code of the error that ended it. Where that is the platform's (`busy`, `unavailable`, ...), the
     attempt does not count against the job's `max_attempts`."""
-    progress: Progress | None = None
+    progress: TaskProgress | None = None
     """The final progress; None: unchanged."""
 
     def __post_init__(self) -> None:

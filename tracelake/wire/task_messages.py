@@ -168,7 +168,7 @@ class ClaimBatchAnswer(Message, frozen=True):
     answers: list[Claimed | NotClaimed]
 
 
-class Progress(Message, frozen=True, omit_defaults=True):
+class TaskProgress(Message, frozen=True, omit_defaults=True):
     """The progress of a task, for people."""
 
     done: Number | None = None
@@ -177,7 +177,7 @@ class Progress(Message, frozen=True, omit_defaults=True):
 
 
 class HeartbeatRequest(Fenced, frozen=True):
-    progress: Progress | None = None
+    progress: TaskProgress | None = None
     """None: unchanged."""
 
 

@@ -9,7 +9,7 @@ from uuid import UUID
 from msgspec import Meta
 
 from tracelake.wire.message import Message
-from tracelake.wire.task_messages import Progress
+from tracelake.wire.task_messages import TaskProgress
 from tracelake.wire.user_datasets import DeadBatchRow
 from tracelake.wire.user_fields import IdPrefix, Limit, Name, Text
 
@@ -180,7 +180,7 @@ class TaskDetail(Message, frozen=True):
     last_heartbeat: datetime | None
     next_retry_at: datetime | None
     worker: str | None
-    progress: Progress | None
+    progress: TaskProgress | None
     error: str | None
     cancel_reason: str | None
     superseded_by: UUID | None

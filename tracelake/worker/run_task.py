@@ -36,7 +36,7 @@ from tracelake.settings.job_secrets import variable_of
 from tracelake.spark.session import is_lost
 from tracelake.spark.tags import interrupt, tagged
 from tracelake.wire.output_messages import CompleteRequest
-from tracelake.wire.task_messages import Claimed, Progress, TaskPayload
+from tracelake.wire.task_messages import Claimed, TaskPayload, TaskProgress
 from tracelake.worker.wait_for_data import is_outage, wait_for_data
 
 if TYPE_CHECKING:
@@ -195,7 +195,7 @@ def _completed(fence: dict[str, Any], outcome: Outcome, **more: Any) -> Complete
     )
 
 
-def _final_progress(outcome: Outcome) -> Progress | None:
+def _final_progress(outcome: Outcome) -> TaskProgress | None:
     left_out = ", ".join(f"{count} {reason}" for reason, count in outcome.left_out.items() if count)
     message = "; ".join(filter(None, (outcome.message, f"left out: {left_out}" if left_out else "")))
-    return Progress(message=message) if message else None
+    return TaskProgress(message=message) if message else None

@@ -18,7 +18,7 @@ from tracelake.runtime.retry import retry_with_backoff
 from tracelake.wire.buffer_messages import BufferPublishRequest
 from tracelake.wire.client import TaskClient
 from tracelake.wire.output_messages import EventBody, EventsRequest, FilesAnswer, FilesRequest, InvalidationBody
-from tracelake.wire.task_messages import Claimed, Progress
+from tracelake.wire.task_messages import Claimed, TaskProgress
 
 T = TypeVar("T")
 
@@ -30,7 +30,7 @@ class WorkerTaskApi:
         self.token = claimed.capability_token
         self.lost = threading.Event()
         self.stop_requested = threading.Event()
-        self.progress: Progress | None = None
+        self.progress: TaskProgress | None = None
         self.progressed = asyncio.Event()
         self._claimed = claimed
         self._tasks = tasks
@@ -69,7 +69,7 @@ class WorkerTaskApi:
 
     def report(self, progress: Mapping[str, Any]) -> None:
         # Empty fields are left out.
-        self.progress = Progress(**{name: value for name, value in progress.items() if value not in (None, "")})
+        self.progress = TaskProgress(**{name: value for name, value in progress.items() if value not in (None, "")})
         self._loop.call_soon_threadsafe(self.progressed.set)
 
     @property

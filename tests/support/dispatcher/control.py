@@ -11,13 +11,12 @@ from uuid import UUID
 import asyncpg
 from pydantic import BaseModel, ConfigDict
 
+from tests.support.verbs import activate_dag, deploy_dag
 from tracelake.adapters.objects_disk import DiskObjects
 from tracelake.adapters.queue_pg import PgQueue
 from tracelake.adapters.signer_pem import PemSigner
 from tracelake.dispatcher.control import Control
-from tracelake.dispatcher.dags.activate import activate_dag
-from tracelake.dispatcher.dags.deploy import Deployed, deploy_dag
-from tracelake.dispatcher.outbox.drain import Drain
+from tracelake.dispatcher.dags.deploy import Deployed
 from tracelake.domain.dag.catalog import Count, OperatorSpec, checked_by, every_input
 from tracelake.domain.dag.model import SourceKind, Storage
 from tracelake.settings import TokenSettings
@@ -63,7 +62,7 @@ async def an_org(pool: asyncpg.Pool, slug: str = "acme") -> Org:
 
 async def run_here(control: Control) -> None:
     """Drains the outbox until it is empty, and runs the Dispatcher's own jobs with it."""
-    drain = Drain(control)
+    drain = control.drain()
     while await drain.once():
         pass
 

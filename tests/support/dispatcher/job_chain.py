@@ -10,8 +10,6 @@ from tests.support.dispatcher.control import Org, an_org
 from tracelake.capability.claims import Claims, decode
 from tracelake.capability.jws import parse_token
 from tracelake.dispatcher.control import Control
-from tracelake.dispatcher.outbox.drain import Drain
-from tracelake.dispatcher.tasks.claim import claim_tasks
 from tracelake.wire.output_messages import CompleteRequest, EventBody
 from tracelake.wire.task_messages import Claimed, ClaimRequest
 
@@ -99,7 +97,7 @@ async def a_task(control: Control, chain: Chain, job: str = "first", *, key: str
 
 
 async def claimed(control: Control, task_id: UUID) -> tuple[Claimed, Claims]:
-    (answer,) = await claim_tasks(control, [ClaimRequest(task_id=task_id, worker_id="w")])
+    (answer,) = await control.claimer().claim([ClaimRequest(task_id=task_id, worker_id="w")])
     assert isinstance(answer, Claimed), answer
     return answer, decode(parse_token(answer.capability_token).payload)
 
@@ -114,7 +112,7 @@ def completion(task: Claimed, **more: object) -> CompleteRequest:
 
 
 async def drained(control: Control) -> None:
-    drain = Drain(control)
+    drain = control.drain()
     while await drain.once():
         pass
 

@@ -23,7 +23,7 @@ from tests.support.dispatcher.control import Org, an_org, deployed_and_active
 from tests.support.operators import registered
 from tests.support.systems.operators import Numbers, OperatorSystem, operator, operator_system
 from tests.support.systems.walk import TOKEN, working
-from tracelake.dispatcher.events.trigger import trigger
+from tests.support.verbs import trigger
 from tracelake.domain.dag.catalog import OperatorSpec, checked_by, every_input
 from tracelake.domain.dag.model import Storage
 from tracelake.gateway.process import public_api

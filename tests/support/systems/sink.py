@@ -19,9 +19,9 @@ from psycopg.rows import dict_row
 
 from tests.support.dispatcher.control import Org
 from tests.support.systems.walk import OnDispatcher, walking
+from tests.support.verbs import trigger
 from tracelake.data.buffered.stage_batches import BatchLimits
 from tracelake.dispatcher.dags.deploy import Deployed
-from tracelake.dispatcher.events.trigger import trigger
 from tracelake.domain.object_names import Folder, ObjectName
 from tracelake.domain.storage_locations import buffer_folder
 from tracelake.sink.drain import Sink

@@ -25,10 +25,10 @@ from tests.support.systems.runner import HELPERS, INVOKE_TOKEN, settings_for
 from tests.support.systems.sink import SinkSystem
 from tests.support.systems.walk import OnDispatcher, walking
 from tests.support.udf.bundles import zipped
+from tests.support.verbs import announce_bundle, finalize_bundle, upload_bundle
 from tests.support.waiting import until
 from tracelake.adapters.credentials_mounts import Mounts
 from tracelake.adapters.invoker_http import HttpInvoker
-from tracelake.dispatcher.bundles.push import announce_bundle, finalize_bundle, upload_bundle
 from tracelake.lite.certificates import ensure_certificates
 from tracelake.lite.network_ports import free_ports
 from tracelake.runtime.listeners import open_listeners

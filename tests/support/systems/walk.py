@@ -16,11 +16,11 @@ from uuid import UUID, uuid4
 import httpx
 
 from tests.support.dispatcher.control import Org, an_org, control_for, deployed_and_active
+from tests.support.verbs import trigger
 from tests.support.waiting import until
 from tracelake.capability.verifier import Verifier
 from tracelake.dispatcher.control import Control
 from tracelake.dispatcher.dags.deploy import Deployed
-from tracelake.dispatcher.events.trigger import trigger
 from tracelake.dispatcher.process import dispatching
 from tracelake.dispatcher.runtimes.known import INVOKERS
 from tracelake.lite.certificates import ensure_certificates

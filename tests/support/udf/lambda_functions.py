@@ -19,8 +19,7 @@ from tests.support import ROOT
 from tests.support.dispatcher.control import deployed_and_active
 from tests.support.systems.walk import Walk, walking
 from tests.support.udf.bundles import BUNDLE, dag, sha256
-from tracelake.dispatcher.bundles.push import announce_bundle, finalize_bundle, upload_bundle
-from tracelake.dispatcher.events.trigger import trigger
+from tests.support.verbs import announce_bundle, finalize_bundle, trigger, upload_bundle
 from tracelake.lite.seaweedfs import SeaweedFS
 from tracelake.settings import CredentialSettings, load_settings
 from tracelake.store.identity import User

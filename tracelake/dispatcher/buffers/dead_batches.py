@@ -13,10 +13,11 @@ from uuid import UUID
 
 import asyncpg
 
-from tracelake.dispatcher.control import Control
+from tracelake.dispatcher.signal import Signal
 from tracelake.domain.object_names import ObjectName
 from tracelake.domain.storage_locations import buffer_folder, repaired_name
 from tracelake.errors import Conflict, NotFound, ObjectExists
+from tracelake.ports import ObjectStore
 from tracelake.runtime.crash_points import crash_point
 from tracelake.store.queries import Row, find_row, queries
 from tracelake.wire.user_datasets import DeadBatchList, DeadBatchQuery, DeadBatchRow, ReplayAnswer
@@ -41,26 +42,35 @@ async def list_dead_batches(pool: asyncpg.Pool, org_id: UUID, query: DeadBatchQu
     return DeadBatchList(batches=batches, next=following, total=total)
 
 
-async def replay_batch(control: Control, org_id: UUID, publish_id: UUID, repaired: bytes | None) -> ReplayAnswer:
+async def replay_batch(
+    pool: asyncpg.Pool,
+    outbox: Signal,
+    org_id: UUID,
+    publish_id: UUID,
+    repaired: bytes | None,
+    *,
+    objects: ObjectStore,
+    scratch_bucket: str,
+) -> ReplayAnswer:
     sql = queries("buffered")
-    publish = await find_row(control.pool, sql["find_publish"], Publish, org_id, publish_id)
+    publish = await find_row(pool, sql["find_publish"], Publish, org_id, publish_id)
     if publish is None:
         raise NotFound("no such publish", where=str(publish_id))
     if publish.status != "Dead":
         raise Conflict(f"the batch is {publish.status}, not Dead", where=str(publish_id), hint="see `trace sink dead`")
-    name = None if repaired is None else await _put(control, publish, repaired)
+    name = None if repaired is None else await _put(objects, scratch_bucket, publish, repaired)
     crash_point("replay_batch.before_commit")
-    replayed = await control.pool.fetchval(sql["replay_dead"], org_id, publish_id, None if name is None else str(name))
+    replayed = await pool.fetchval(sql["replay_dead"], org_id, publish_id, None if name is None else str(name))
     crash_point("replay_batch.after_commit")
     if replayed is None:
         raise Conflict("another call has just replayed it", where=str(publish_id))
-    control.outbox_signal.notify()
+    outbox.notify()
     return ReplayAnswer(publish_id=publish_id, batch_uri=str(name or publish.batch_uri))
 
 
-async def _put(control: Control, publish: Publish, batch: bytes) -> ObjectName:
-    folder = buffer_folder(control.places.scratch_bucket, publish.dataset_uuid, publish.task_id, publish.attempt)
+async def _put(objects: ObjectStore, scratch_bucket: str, publish: Publish, batch: bytes) -> ObjectName:
+    folder = buffer_folder(scratch_bucket, publish.dataset_uuid, publish.task_id, publish.attempt)
     name = folder.object(repaired_name(publish.id, hashlib.sha256(batch).hexdigest()))
     with suppress(ObjectExists):
-        await asyncio.to_thread(control.objects.put, name, batch)
+        await asyncio.to_thread(objects.put, name, batch)
     return name

@@ -11,26 +11,36 @@ import hashlib
 from collections.abc import Sequence
 from uuid import UUID
 
+import asyncpg
 import msgspec
 
 from tracelake.capability.claims import Claims
-from tracelake.dispatcher.control import Control
+from tracelake.dispatcher.signal import Signal
 from tracelake.domain.grants import GrantedDataset
 from tracelake.domain.object_names import Folder, ObjectName
 from tracelake.domain.storage_locations import buffer_folder, shared_buffer_folder
 from tracelake.errors import Conflict, Forbidden, InvalidRequest, NotFound
+from tracelake.ports import ObjectStore
 from tracelake.runtime.crash_points import crash_point
 from tracelake.store.queries import queries
 from tracelake.store.tasks import lock_open
 from tracelake.wire.buffer_messages import BufferPublishAnswer, BufferPublishRequest
 
 
-async def publish_buffer(control: Control, request: BufferPublishRequest, claims: Claims) -> BufferPublishAnswer:
+async def publish_buffer(
+    pool: asyncpg.Pool,
+    outbox: Signal,
+    request: BufferPublishRequest,
+    claims: Claims,
+    *,
+    objects: ObjectStore,
+    scratch_bucket: str,
+) -> BufferPublishAnswer:
     target = _target(request, claims)
-    _refuse_foreign_uri(request, claims, _folders(control, target, claims))
-    await _refuse_missing(control, request, claims, target)
+    _refuse_foreign_uri(request, claims, _folders(scratch_bucket, target, claims))
+    await _refuse_missing(pool, objects, request, claims, target)
     contents = _contents(request, target)
-    async with control.pool.acquire() as connection, connection.transaction():
+    async with pool.acquire() as connection, connection.transaction():
         await lock_open(connection, request)
         [(publish_id, content_hash)] = await connection.fetch(
             queries("events")["publish_buffer"],
@@ -49,19 +59,19 @@ async def publish_buffer(control: Control, request: BufferPublishRequest, claims
     crash_point("publish_buffer.after_commit")
     if content_hash != contents:
         raise Conflict("this batch has been published with other contents", where="/batch_uri")
-    control.outbox_signal.notify()
+    outbox.notify()
     return BufferPublishAnswer(publish_id=publish_id)
 
 
 async def _refuse_missing(
-    control: Control, request: BufferPublishRequest, claims: Claims, target: GrantedDataset
+    pool: asyncpg.Pool, objects: ObjectStore, request: BufferPublishRequest, claims: Claims, target: GrantedDataset
 ) -> None:
     """The batch must exist, unless it was published before: then it may have been merged and deleted."""
     name = ObjectName.parse(request.batch_uri)
-    if await asyncio.to_thread(control.objects.head, name) is not None:
+    if await asyncio.to_thread(objects.head, name) is not None:
         return
     key = (claims.task_id, claims.attempt, target.dataset_uuid, request.batch_uri)
-    if not await control.pool.fetchval(queries("events")["is_published"], *key):
+    if not await pool.fetchval(queries("events")["is_published"], *key):
         raise NotFound("there is no object with this name", where="/batch_uri", hint="write the batch, then publish it")
 
 
@@ -83,9 +93,9 @@ def _target(request: BufferPublishRequest, claims: Claims) -> GrantedDataset:
     return matching[0]
 
 
-def _folders(control: Control, target: GrantedDataset, claims: Claims) -> list[Folder]:
+def _folders(bucket: str, target: GrantedDataset, claims: Claims) -> list[Folder]:
     """The folders in which the sink reads batches of this attempt: with the dataset in the path, or without (S2)."""
-    bucket, task, attempt = control.places.scratch_bucket, claims.task_id, claims.attempt
+    task, attempt = claims.task_id, claims.attempt
     return [buffer_folder(bucket, target.dataset_uuid, task, attempt), shared_buffer_folder(bucket, task, attempt)]
 
 

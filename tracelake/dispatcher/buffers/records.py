@@ -8,8 +8,9 @@ from __future__ import annotations
 from contextlib import suppress
 
 import asyncpg
+import msgspec
 
-from tracelake.domain.object_names import Folder, ObjectName
+from tracelake.domain.object_names import ObjectName
 from tracelake.domain.storage_locations import buffer_folder, shared_buffer_folder
 from tracelake.errors import InvalidRequest
 from tracelake.store.queries import queries
@@ -19,18 +20,16 @@ from tracelake.wire.buffer_messages import BufferAnswer, BufferRecord, BufferReq
 async def buffer_records(pool: asyncpg.Pool, scratch_bucket: str, request: BufferRequest) -> BufferAnswer:
     sql = queries("buffered")
     publishes = await pool.fetch(sql["list_publishes"], request.publish_ids) if request.publish_ids else []
-    datasets = {publish["dataset_uuid"] for publish in publishes} | set(request.datasets)
-    return BufferAnswer(
-        records=[BufferRecord(**publish, folder=str(_folder(scratch_bucket, publish))) for publish in publishes],
-        tables=[BufferTable(**table) for table in await pool.fetch(sql["list_tables"], list(datasets))],
-    )
+    records = [_in_folder(scratch_bucket, BufferRecord(**publish, folder="")) for publish in publishes]
+    datasets = {record.dataset_uuid for record in records} | set(request.datasets)
+    tables = await pool.fetch(sql["list_tables"], list(datasets))
+    return BufferAnswer(records=records, tables=[BufferTable(**table) for table in tables])
 
 
-def _folder(bucket: str, publish: asyncpg.Record) -> Folder:
+def _in_folder(bucket: str, record: BufferRecord) -> BufferRecord:
     """Of the two folders that the attempt may publish from, the one that holds the batch; else the dataset's."""
-    task, attempt = publish["task_id"], publish["attempt"]
-    shared = shared_buffer_folder(bucket, task, attempt)
+    folder = buffer_folder(bucket, record.dataset_uuid, record.task_id, record.attempt)
+    shared = shared_buffer_folder(bucket, record.task_id, record.attempt)
     with suppress(InvalidRequest):
-        if shared.holds(ObjectName.parse(publish["batch_uri"])):
-            return shared
-    return buffer_folder(bucket, publish["dataset_uuid"], task, attempt)
+        folder = shared if shared.holds(ObjectName.parse(record.batch_uri)) else folder
+    return msgspec.structs.replace(record, folder=str(folder))

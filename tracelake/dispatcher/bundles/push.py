@@ -13,12 +13,14 @@ from contextlib import suppress
 from dataclasses import dataclass
 from uuid import UUID
 
+import asyncpg
+
 from tracelake.dispatcher.bundles.list import Bundle, bundle_answer, find_by_hash, get_bundle
-from tracelake.dispatcher.control import Control
 from tracelake.domain.bundle.rules import BundleLimits, check, entry_points
 from tracelake.domain.object_names import ObjectName
 from tracelake.domain.storage_locations import bundle_folder
 from tracelake.errors import Conflict, InvalidBundle, InvalidRequest, NotFound, ObjectExists
+from tracelake.ports import ObjectStore
 from tracelake.store.identity import User
 from tracelake.store.queries import queries
 from tracelake.wire.user_bundles import BundleAnswer, BundleRequest
@@ -34,15 +36,17 @@ class Verdict:
     entry_points: tuple[str, ...] = ()
 
 
-async def announce_bundle(control: Control, user: User, request: BundleRequest) -> BundleAnswer:
-    limit = control.bundles.max_bytes
+async def announce_bundle(
+    pool: asyncpg.Pool, user: User, request: BundleRequest, *, bucket: str, limit: int
+) -> BundleAnswer:
+    """`limit`: how many bytes it may have."""
     if request.size_bytes > limit:
         message = f"a bundle of {request.size_bytes} bytes is too large; the limit is {limit}"
         raise InvalidRequest(message, where="/size_bytes", hint="leave out what the function does not need")
-    location = bundle_folder(control.places.bucket, user.org_id).object(f"{request.sha256}.zip")
+    location = bundle_folder(bucket, user.org_id).object(f"{request.sha256}.zip")
     values = (request.name, request.kind, request.sha256, request.size_bytes, str(location))
-    await control.pool.execute(queries("bundles")["announce_bundle"], user.org_id, *values, user.id)
-    bundle = await find_by_hash(control.pool, user.org_id, request.sha256)
+    await pool.execute(queries("bundles")["announce_bundle"], user.org_id, *values, user.id)
+    bundle = await find_by_hash(pool, user.org_id, request.sha256)
     if bundle is None:
         raise NotFound("the bundle was deleted meanwhile", where="/sha256", hint="announce it again")
     for field in ("name", "kind"):
@@ -55,47 +59,50 @@ async def announce_bundle(control: Control, user: User, request: BundleRequest) 
     return bundle_answer(bundle, limit)
 
 
-async def upload_bundle(control: Control, org_id: UUID, bundle_id: UUID, archive: bytes) -> BundleAnswer:
-    bundle = await get_bundle(control.pool, org_id, bundle_id)
+async def upload_bundle(
+    pool: asyncpg.Pool, org_id: UUID, bundle_id: UUID, archive: bytes, *, objects: ObjectStore, limit: int
+) -> BundleAnswer:
+    bundle = await get_bundle(pool, org_id, bundle_id)
     if bundle.status != "Ready":
-        await _store(control, bundle, archive)
-    return bundle_answer(bundle, control.bundles.max_bytes)
+        await _store(objects, bundle, archive)
+    return bundle_answer(bundle, limit)
 
 
-async def finalize_bundle(control: Control, org_id: UUID, bundle_id: UUID) -> BundleAnswer:
+async def finalize_bundle(
+    pool: asyncpg.Pool, org_id: UUID, bundle_id: UUID, *, objects: ObjectStore, limits: BundleLimits
+) -> BundleAnswer:
     """Ready, or refused with the reason; a bundle that was decided stays as it is."""
-    bundle = await get_bundle(control.pool, org_id, bundle_id)
+    bundle = await get_bundle(pool, org_id, bundle_id)
     for _ in range(TRIES):
         if bundle.status != "Pending":
             break
-        verdict = await asyncio.to_thread(_check, control, bundle)
+        verdict = await asyncio.to_thread(_check, objects, limits, bundle)
         values = (bundle.kind, verdict.reason, list(verdict.entry_points))
-        await control.pool.execute(queries("bundles")["decide_bundle"], org_id, bundle_id, *values)
-        bundle = await get_bundle(control.pool, org_id, bundle_id)  # another call may have decided it
-    return bundle_answer(bundle, control.bundles.max_bytes)
+        await pool.execute(queries("bundles")["decide_bundle"], org_id, bundle_id, *values)
+        bundle = await get_bundle(pool, org_id, bundle_id)  # another call may have decided it
+    return bundle_answer(bundle, limits.archive_bytes)
 
 
-async def _store(control: Control, bundle: Bundle, archive: bytes) -> None:
+async def _store(objects: ObjectStore, bundle: Bundle, archive: bytes) -> None:
     if len(archive) != bundle.size_bytes:
         message = f"{len(archive)} bytes were sent, and {bundle.size_bytes} were announced"
         raise InvalidRequest(message, where="", hint="announce the size that you send")
     if await asyncio.to_thread(_hash, archive) != bundle.sha256:
         raise InvalidRequest("the bytes do not have the announced hash", where="", hint="send them again")
     with suppress(ObjectExists):  # its name is its hash: the same bytes
-        await asyncio.to_thread(control.objects.put, ObjectName.parse(bundle.location), archive)
+        await asyncio.to_thread(objects.put, ObjectName.parse(bundle.location), archive)
 
 
-def _check(control: Control, bundle: Bundle) -> Verdict:
+def _check(objects: ObjectStore, limits: BundleLimits, bundle: Bundle) -> Verdict:
     name = ObjectName.parse(bundle.location)
     try:
-        archive = control.objects.get(name)
+        archive = objects.get(name)
     except NotFound:
         hint = f"PUT /v1/udf/bundles/{bundle.id}/content first"
         raise Conflict("its bytes have not been uploaded", where=str(bundle.id), hint=hint) from None
     if len(archive) != bundle.size_bytes or _hash(archive) != bundle.sha256:
-        control.objects.delete([name])  # so that the right bytes can be uploaded
+        objects.delete([name])  # so that the right bytes can be uploaded
         return Verdict("what was stored is not what was announced: upload it again")
-    limits = BundleLimits(archive_bytes=control.bundles.max_bytes, unpacked_bytes=control.bundles.max_unpacked_bytes)
     try:
         checked = check(archive, kind=bundle.kind, limits=limits)
     except InvalidBundle as wrong:

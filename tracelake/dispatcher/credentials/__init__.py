@@ -1,1 +1,1 @@
-"""Credentials for the object store, and the keys of the URLs that the Dispatcher signs."""
+"""Credentials of tasks for the object store."""

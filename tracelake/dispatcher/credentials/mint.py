@@ -6,17 +6,20 @@ checks of the lease, without a connection: credentials that arrive after the att
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
+import asyncpg
 import structlog
 
 from tracelake.capability.claims import Claims
-from tracelake.dispatcher.control import Control
 from tracelake.domain.grants import StorageGrant
 from tracelake.domain.session_policy import session_policy
 from tracelake.errors import Conflict, Forbidden
-from tracelake.ports import SessionKeys
+from tracelake.ports import CredentialMinter, SessionKeys
+from tracelake.settings import CredentialSettings, ObjectSettings
+from tracelake.store.clock import DatabaseClock
 from tracelake.store.tasks import require_running
 from tracelake.wire.identity_messages import CredentialsAnswer, CredentialsRequest, MountedStorage, SessionCredentials
 
@@ -26,18 +29,53 @@ SHORTEST_SECONDS: Final = 900
 """The shortest session that STS allows."""
 
 
-async def mint_credentials(control: Control, request: CredentialsRequest, claims: Claims) -> CredentialsAnswer:
-    storage = claims.grants.storage
-    if control.minter is None:
-        raise Forbidden(
-            "this system creates no credentials", where="/v1/task/credentials", hint="set credentials.role_arn"
+@dataclass(frozen=True)
+class CredentialMint:
+    database: asyncpg.Pool
+    minter: CredentialMinter | None
+    """None: this system creates no credentials."""
+    settings: CredentialSettings
+    places: ObjectSettings
+    clock: DatabaseClock
+
+    async def mint(self, request: CredentialsRequest, claims: Claims) -> CredentialsAnswer:
+        storage = claims.grants.storage
+        if self.minter is None:
+            raise Forbidden(
+                "this system creates no credentials", where="/v1/task/credentials", hint="set credentials.role_arn"
+            )
+        policy = session_policy(storage, partition=_partition(self.settings.role_arn))
+        await require_running(self.database, request)
+        keys = await self.minter.mint(policy, session=session_name(claims), seconds=self._seconds(claims))
+        await require_running(self.database, request)
+        log.info("credentials", folders=len(storage.read), until=keys and keys.expires_at.isoformat())
+        return self._answer(claims, storage, keys)
+
+    def _seconds(self, claims: Claims) -> int:
+        left = int(claims.exp - self.clock())
+        if left < SHORTEST_SECONDS:
+            raise Conflict(
+                f"the token ends in {max(left, 0)} s, and no credentials are created for less than"
+                f" {SHORTEST_SECONDS} s",
+                where="/v1/task/credentials",
+                hint="use the fresh token of a heartbeat; a job that uses credentials needs timeout_seconds of 1500",
+            )
+        return min(left, self.settings.max_seconds)
+
+    def _answer(self, claims: Claims, storage: StorageGrant, keys: SessionKeys | None) -> CredentialsAnswer:
+        read, write = sorted(map(str, storage.read)), sorted(map(str, storage.write))
+        if keys is None:
+            return MountedStorage(read=read, write=write)
+        return SessionCredentials(
+            access_key_id=keys.access_key_id,
+            secret_access_key=keys.secret_access_key,
+            session_token=keys.session_token,
+            expires_at=min(keys.expires_at, datetime.fromtimestamp(claims.exp, UTC)),
+            region=self.places.region,
+            endpoint=self.places.endpoint,
+            read=read,
+            write=write,
         )
-    policy = session_policy(storage, partition=_partition(control.credentials.role_arn))
-    await require_running(control.hot, request)
-    keys = await control.minter.mint(policy, session=session_name(claims), seconds=_seconds(control, claims))
-    await require_running(control.hot, request)
-    log.info("credentials", folders=len(storage.read), until=keys and keys.expires_at.isoformat())
-    return _answer(control, claims, storage, keys)
 
 
 def session_name(claims: Claims) -> str:
@@ -47,30 +85,3 @@ def session_name(claims: Claims) -> str:
 
 def _partition(role_arn: str | None) -> str:
     return role_arn.split(":")[1] if role_arn else "aws"
-
-
-def _seconds(control: Control, claims: Claims) -> int:
-    left = int(claims.exp - control.clock())
-    if left < SHORTEST_SECONDS:
-        raise Conflict(
-            f"the token ends in {max(left, 0)} s, and no credentials are created for less than {SHORTEST_SECONDS} s",
-            where="/v1/task/credentials",
-            hint="use the fresh token of a heartbeat; a job that uses credentials needs timeout_seconds of 1500",
-        )
-    return min(left, control.credentials.max_seconds)
-
-
-def _answer(control: Control, claims: Claims, storage: StorageGrant, keys: SessionKeys | None) -> CredentialsAnswer:
-    read, write = sorted(map(str, storage.read)), sorted(map(str, storage.write))
-    if keys is None:
-        return MountedStorage(read=read, write=write)
-    return SessionCredentials(
-        access_key_id=keys.access_key_id,
-        secret_access_key=keys.secret_access_key,
-        session_token=keys.session_token,
-        expires_at=min(keys.expires_at, datetime.fromtimestamp(claims.exp, UTC)),
-        region=control.places.region,
-        endpoint=control.places.endpoint,
-        read=read,
-        write=write,
-    )

@@ -13,16 +13,17 @@ from uuid import UUID
 
 import asyncpg
 
-from tracelake.dispatcher.control import Control
 from tracelake.dispatcher.dags.catalog import catalog
 from tracelake.dispatcher.dags.declare_tables import declare_tables
-from tracelake.dispatcher.dags.deploy import input_ids, storage_kinds
+from tracelake.dispatcher.dags.deploy import Runtimes, input_ids, storage_kinds
+from tracelake.dispatcher.signal import AfterCommit
 from tracelake.dispatcher.sources.retire import retire_sources
 from tracelake.domain.dag.catalog import PublishedDataset
 from tracelake.domain.dag.hashes import dataset_ids, declared_ids
 from tracelake.domain.dag.model import BufferedDataset, Dag, JobOutput, Publication
 from tracelake.domain.dag.parse import parse_dag
 from tracelake.domain.ids import DagVersionId, DatasetId, OrgId, job_id
+from tracelake.domain.task import TaskState
 from tracelake.errors import Conflict, InvalidDag, NotFound
 from tracelake.runtime.crash_points import crash_point
 from tracelake.store.queries import Connection, Row, fetch_row, fetch_rows, find_row, queries
@@ -68,40 +69,40 @@ class _Parsed:
     published: Mapping[str, PublishedDataset]
 
 
-async def activate_dag(control: Control, org_id: UUID, dag_name: str, version_id: UUID) -> Activated:
+async def activate_dag(
+    pool: asyncpg.Pool, after: AfterCommit, org_id: UUID, dag_name: str, version_id: UUID, *, runtimes: Runtimes
+) -> Activated:
     for _ in range(TRIES):
-        parsed = await _parse(control, org_id, dag_name, version_id)
+        parsed = await _parse(pool, runtimes, org_id, dag_name, version_id)
         try:
-            activated = await _switch(control, OrgId(org_id), parsed, DagVersionId(version_id))
+            activated = await _switch(pool, OrgId(org_id), parsed, DagVersionId(version_id))
         except asyncpg.DeadlockDetectedError:  # with claims of the tasks that are canceled here
             continue
         if activated is not None:
             crash_point("activate_dag.after_commit")
-            control.outbox_signal.notify()
-            control.leases.notify()
-            control.sources.notify()
-            control.stops.notify()
-            control.metrics.moved("any", "Canceled", activated.canceled_tasks)
+            for signal in (after.outbox, after.leases, after.sources, after.stops):
+                signal.notify()
+            after.metrics.moved("any", TaskState.CANCELED, activated.canceled_tasks)
             return activated
     raise Conflict("other DAGs are being activated", where=dag_name, hint="try again")
 
 
-async def _switch(control: Control, org: OrgId, parsed: _Parsed, version: DagVersionId) -> Activated | None:
+async def _switch(pool: asyncpg.Pool, org: OrgId, parsed: _Parsed, version: DagVersionId) -> Activated | None:
     """None: the published datasets have changed since the version was parsed."""
-    async with control.pool.acquire() as connection, connection.transaction():
+    async with pool.acquire() as connection, connection.transaction():
         await connection.execute(queries("dags")["lock_activation"], org)
-        if (await catalog(connection, org)).published != parsed.published:
+        if (await catalog(connection, org, {})).published != parsed.published:
             return None
         return await _Switch(connection, org, parsed.dag, version).run()
 
 
-async def _parse(control: Control, org_id: UUID, dag_name: str, version_id: UUID) -> _Parsed:
-    version = await find_row(control.pool, queries("dags")["find_version"], DagVersion, org_id, dag_name, version_id)
+async def _parse(pool: asyncpg.Pool, runtimes: Runtimes, org_id: UUID, dag_name: str, version_id: UUID) -> _Parsed:
+    version = await find_row(pool, queries("dags")["find_version"], DagVersion, org_id, dag_name, version_id)
     if version is None:
         raise NotFound(f"DAG {dag_name!r} has no such version", where=str(version_id))
     # Without the current declarations: an older version may lack columns that were added since; `declare_tables`
     # refuses real contradictions.
-    current = await catalog(control.pool, org_id, control.runtimes, control.invokers)
+    current = await catalog(pool, org_id, runtimes)
     known = replace(current, declared={}, deployed=True)
     try:
         dag = await asyncio.to_thread(parse_dag, version.yaml, known)

@@ -6,13 +6,11 @@ from collections.abc import Mapping
 from typing import Any
 from uuid import UUID
 
-from tracelake.dispatcher.runtimes.known import INVOKERS, runtime_specs
 from tracelake.domain.buffered import Declaration, from_json
-from tracelake.domain.dag.catalog import Catalog, Columns, OperatorSpec, PublishedDataset
+from tracelake.domain.dag.catalog import Catalog, Columns, OperatorSpec, PublishedDataset, RuntimeSpec
 from tracelake.domain.dag.graph import reach
 from tracelake.domain.dag.model import Storage
 from tracelake.operators.registry import specs
-from tracelake.settings import RUNTIMES, RuntimeSettings
 from tracelake.store.queries import Queryable, Row, fetch_rows, queries
 
 
@@ -24,12 +22,7 @@ class Published(Row, frozen=True):
     columns: list[Mapping[str, Any]] | None
 
 
-async def catalog(
-    database: Queryable,
-    org_id: UUID,
-    runtimes: Mapping[str, RuntimeSettings] = RUNTIMES,
-    invokers: frozenset[str] = INVOKERS,
-) -> Catalog:
+async def catalog(database: Queryable, org_id: UUID, runtimes: Mapping[str, RuntimeSpec]) -> Catalog:
     sql = queries("dags")
     datasets = await fetch_rows(database, sql["list_published_datasets"], Published, org_id)
     edges: dict[str, set[str]] = {}
@@ -51,7 +44,7 @@ async def catalog(
     }
     alerts = frozenset(name for (name,) in await database.fetch(queries("alerts")["list_definition_names"], org_id))
     roles = frozenset(slug for (slug,) in await database.fetch(sql["list_role_slugs"], org_id))
-    return Catalog(operators(), runtime_specs(runtimes, invokers), published, declared, alerts, roles)
+    return Catalog(operators(), runtimes, published, declared, alerts, roles)
 
 
 def operators() -> Mapping[str, OperatorSpec]:

@@ -13,10 +13,11 @@ from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
-from tracelake.dispatcher.control import Control
+import asyncpg
+
 from tracelake.dispatcher.dags.catalog import Published, catalog, operators
 from tracelake.domain.bundle.rules import Kind, check_handler
-from tracelake.domain.dag.catalog import Wired
+from tracelake.domain.dag.catalog import RuntimeSpec, Wired
 from tracelake.domain.dag.hashes import BUFFERED, config_hash, dataset_ids, declared_ids, generation_ids, lineage_hashes
 from tracelake.domain.dag.model import Dag, DeclaredDataset, ForeignDataset, Input, Job, JobOutput, Storage, Udf
 from tracelake.domain.dag.parse import parse_dag
@@ -38,6 +39,7 @@ from tracelake.store.identity import User
 from tracelake.store.queries import Connection, Row, fetch_rows, find_row, queries
 
 Own = JobOutput | DeclaredDataset
+Runtimes = Mapping[str, RuntimeSpec]
 
 
 @dataclass(frozen=True)
@@ -62,7 +64,9 @@ class UdfBundle(Row, frozen=True):
     entry_points: list[str]
 
 
-async def deploy_named(control: Control, user: User, dag_name: str, text: str) -> Deployed:
+async def deploy_named(
+    pool: asyncpg.Pool, user: User, dag_name: str, text: str, *, runtimes: Runtimes, bucket: str
+) -> Deployed:
     """Deploys a DAG under the name in the path, which must be the name in the YAML."""
     name = await asyncio.to_thread(name_in, text)
     if name is not None and name != dag_name:
@@ -71,17 +75,20 @@ async def deploy_named(control: Control, user: User, dag_name: str, text: str) -
             where="/yaml",
             hint=f"POST it to /v1/dags/{name[:128]}/versions, or change `name`",
         )
-    return await deploy_dag(control, user.org_id, user.id, text)
+    return await deploy_dag(pool, user.org_id, user.id, text, runtimes=runtimes, bucket=bucket)
 
 
-async def deploy_dag(control: Control, org_id: UUID, user_id: UUID | None, text: str) -> Deployed:
-    dag = await _parse(control, org_id, text)
+async def deploy_dag(
+    pool: asyncpg.Pool, org_id: UUID, user_id: UUID | None, text: str, *, runtimes: Runtimes, bucket: str
+) -> Deployed:
+    """`bucket`: where the generations of its datasets lie."""
+    dag = await _parse(pool, runtimes, org_id, text)
     version = dag_version_id(OrgId(org_id), dag.name, dag.yaml_hash)
-    async with control.pool.acquire() as connection, connection.transaction():
+    async with pool.acquire() as connection, connection.transaction():
         sql = queries("dags")["insert_version"]
         new = await connection.fetchval(sql, version, org_id, dag.name, dag.yaml_hash, text, user_id)
         if new is not None:
-            await _NewVersion(connection, OrgId(org_id), version, dag, control.places.bucket).insert()
+            await _NewVersion(connection, OrgId(org_id), version, dag, bucket).insert()
         crash_point("deploy_dag.before_commit")
     crash_point("deploy_dag.after_commit")
     return Deployed(
@@ -95,13 +102,13 @@ async def deploy_dag(control: Control, org_id: UUID, user_id: UUID | None, text:
     )
 
 
-async def _parse(control: Control, org_id: UUID, text: str) -> Dag:
+async def _parse(pool: asyncpg.Pool, runtimes: Runtimes, org_id: UUID, text: str) -> Dag:
     """The DAG, if it can be deployed: a new version must agree with the current declarations, an old one need not."""
-    known = await catalog(control.pool, org_id, control.runtimes, control.invokers)
+    known = await catalog(pool, org_id, runtimes)
     dag = await asyncio.to_thread(parse_dag, text, replace(known, declared={}))
     if any((dag.name, dataset.name) in known.declared for dataset in dag.buffered):
         version = dag_version_id(OrgId(org_id), dag.name, dag.yaml_hash)
-        if not await control.pool.fetchrow(queries("dags")["find_version"], org_id, dag.name, version):
+        if not await pool.fetchrow(queries("dags")["find_version"], org_id, dag.name, version):
             await asyncio.to_thread(parse_dag, text, known)
     return dag
 

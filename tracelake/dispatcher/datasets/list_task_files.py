@@ -12,7 +12,6 @@ from uuid import UUID
 import asyncpg
 
 from tracelake.capability.claims import Claims
-from tracelake.dispatcher.control import Control
 from tracelake.dispatcher.datasets.partitions import (
     GenerationHead,
     cold_copies,
@@ -26,12 +25,12 @@ from tracelake.store.tasks import require_running
 from tracelake.wire.output_messages import FilesAnswer, FilesRequest
 
 
-async def list_files(control: Control, request: FilesRequest, claims: Claims) -> FilesAnswer:
+async def list_files(pool: asyncpg.Pool, request: FilesRequest, claims: Claims) -> FilesAnswer:
     (version, pinned), span = _granted(request, claims), _span(request)
-    await require_running(control.hot, request)
-    head = await generation_head(control.pool, version)
-    generations, commit = await _snapshot(control.pool, head, version, pinned)
-    partitions = await partitions_at(control.pool, generations, commit, span)
+    await require_running(pool, request)
+    head = await generation_head(pool, version)
+    generations, commit = await _snapshot(pool, head, version, pinned)
+    partitions = await partitions_at(pool, generations, commit, span)
     refuse_removed(partitions, commit)
     return FilesAnswer(
         dataset_version=version,

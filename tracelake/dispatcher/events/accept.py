@@ -11,40 +11,43 @@ from collections.abc import Sequence
 import asyncpg
 
 from tracelake.capability.claims import Claims
-from tracelake.dispatcher.control import Control
 from tracelake.dispatcher.events.new_events import NewEvent, read_events, require_writable, transposed
+from tracelake.dispatcher.signal import AfterCommit
 from tracelake.domain.event import RangeScope, scope_key
 from tracelake.domain.ids import DatasetId, DatasetVersion, invalidation_id
 from tracelake.domain.ranges import InvalidRange, Range, inclusive
 from tracelake.errors import InvalidRequest
 from tracelake.runtime.crash_points import crash_point
-from tracelake.store.queries import queries
+from tracelake.store.jobs import JobCache
+from tracelake.store.queries import Connection, queries
 from tracelake.store.tasks import lock_open
 from tracelake.wire.output_messages import EventsAnswer, EventsRequest, InvalidationBody
 
 
-async def accept_events(control: Control, request: EventsRequest, claims: Claims) -> EventsAnswer:
+async def accept_events(
+    database: asyncpg.Pool, jobs: JobCache, after: AfterCommit, request: EventsRequest, claims: Claims
+) -> EventsAnswer:
     events = read_events(request.events, claims)
     spans = read_invalidations(request.invalidations, claims)
-    async with control.hot.acquire() as connection, connection.transaction():
-        row = await lock_open(connection, request)
+    async with database.acquire() as connection, connection.transaction():
+        task = await lock_open(connection, request)
         accepted = new = await store_events(connection, claims, events)
         accepted += await store_invalidations(connection, claims, request.invalidations, spans)
         if request.state is not None:
-            await connection.execute(queries("events")["save_state"], row["org_id"], row["job_id"], request.state)
+            await connection.execute(queries("events")["save_state"], task.org_id, task.job_id, request.state)
         if events or spans or request.state is not None:
             # A source that reports anything has reset its outputs before, if it had to.
-            await connection.execute(queries("events")["acknowledge_bootstrap"], row["job_id"])
+            await connection.execute(queries("events")["acknowledge_bootstrap"], task.job_id)
         crash_point("accept_event.before_commit")
     crash_point("accept_event.after_commit")
-    control.outbox_signal.notify()
+    after.outbox.notify()
     if new:
-        job = await control.jobs.get(row["job_id"])
-        control.metrics.events.labels(job.dag_name, job.name).inc(new)
+        job = await jobs.get(task.job_id)
+        after.metrics.events.labels(job.dag_name, job.name).inc(new)
     return EventsAnswer(accepted=accepted)
 
 
-async def store_events(connection: asyncpg.pool.PoolConnectionProxy, claims: Claims, events: Sequence[NewEvent]) -> int:
+async def store_events(connection: Connection, claims: Claims, events: Sequence[NewEvent]) -> int:
     """How many were new."""
     if not events:
         return 0
@@ -67,7 +70,7 @@ def read_invalidations(bodies: Sequence[InvalidationBody], claims: Claims) -> li
 
 
 async def store_invalidations(
-    connection: asyncpg.pool.PoolConnectionProxy,
+    connection: Connection,
     claims: Claims,
     bodies: Sequence[InvalidationBody],
     spans: Sequence[Range],

@@ -8,7 +8,7 @@ from uuid import UUID
 
 import asyncpg
 
-from tracelake.dispatcher.control import Control
+from tracelake.dispatcher.signal import Signal
 from tracelake.domain.event import RangeScope, scope_key
 from tracelake.domain.ids import DatasetId, DatasetVersion, invalidation_id
 from tracelake.domain.ranges import InvalidRange, inclusive
@@ -27,7 +27,8 @@ class Invalidated:
 
 
 async def invalidate(
-    control: Control,
+    pool: asyncpg.Pool,
+    outbox: Signal,
     org_id: UUID,
     user_id: UUID,
     dataset: str | UUID,
@@ -44,11 +45,10 @@ async def invalidate(
         span = inclusive(start, end)
     except InvalidRange as wrong:
         raise InvalidRequest(wrong.message, where="/start", hint=wrong.hint) from None
-    row = await _served(control, org_id, dataset)
-    target, version = DatasetId(row["id"]), DatasetVersion(row["dataset_version"])
+    target, version = await _served(pool, org_id, dataset)
     own = invalidation_id(target, version, scope_key(RangeScope(span)), f"request:{request_id}")
     crash_point("invalidate.before_commit")
-    new = await control.pool.fetchval(
+    new = await pool.fetchval(
         queries("events")["store_invalidation"],
         own,
         org_id,
@@ -63,20 +63,21 @@ async def invalidate(
         user_id,
     )
     crash_point("invalidate.after_commit")
-    control.outbox_signal.notify()
+    outbox.notify()
     return Invalidated(own, target, version, bool(new))
 
 
-async def _served(control: Control, org_id: UUID, dataset: str | UUID) -> asyncpg.Record:
+async def _served(pool: asyncpg.Pool, org_id: UUID, dataset: str | UUID) -> tuple[DatasetId, DatasetVersion]:
     by_id = dataset if isinstance(dataset, UUID) else None
     if by_id is None:
         with suppress(ValueError):
             by_id = UUID(str(dataset))
-    row = await control.pool.fetchrow(queries("sources")["find_dataset"], org_id, str(dataset), by_id)
-    if row is None:
+    found = await pool.fetchrow(queries("sources")["find_dataset"], org_id, str(dataset), by_id)
+    if found is None:
         raise NotFound(f"no dataset {str(dataset)!r}", where="/dataset")
-    if row["dataset_version"] is None:
+    id_, version = found
+    if version is None:
         raise Conflict(
             f"no active DAG version serves {str(dataset)!r}", where="/dataset", hint="activate the DAG that makes it"
         )
-    return row
+    return DatasetId(id_), DatasetVersion(version)

@@ -9,58 +9,68 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import Literal
 
 import asyncpg
 
-from tracelake.dispatcher.control import Control
 from tracelake.dispatcher.outbox.dispatch import WakeUp
 from tracelake.domain.task import NEW, Backoff, TaskState, retry_delay
-from tracelake.store.queries import queries
+from tracelake.runtime.metrics import Metrics
+from tracelake.store.queries import Row, fetch_row, queries
 
 BATCH = 500
 HOLD = timedelta(seconds=10)
 """How long a replica may take to publish the wake-ups of tasks that it created, before another does it."""
 TRIES = 8
 BACKOFF = Backoff(1, 60)
-STATEMENTS = {"route_event": "route_events", "route_invalidation": "route_invalidations"}
+Kind = Literal["route_event", "route_invalidation"]
+REFUSED = (asyncpg.DataError, asyncpg.IntegrityConstraintViolationError)
 
 
 @dataclass(frozen=True)
 class Routed:
     handled: int
-    made: int
-    waiting: int
     wake_ups: Sequence[WakeUp]
 
 
-async def route(control: Control, kind: str) -> Routed:
-    """Everything due of this kind, up to a batch."""
-    try:
-        return await _route(control, kind)
-    except (asyncpg.DataError, asyncpg.IntegrityConstraintViolationError):
-        return await _one_by_one(control, kind)
+class RoutedBatch(Row, frozen=True):
+    events: int
+    tasks: int
+    entries: list[int] | None
+    payloads: list[str] | None
 
 
-async def _route(control: Control, kind: str, only: int | None = None) -> Routed:
-    row = await control.hot.fetchrow(queries("route")[STATEMENTS[kind]], BATCH, control.replica, HOLD, only)
-    assert row is not None  # noqa: S101 - a SELECT of scalars always has its row
-    control.metrics.moved(NEW, TaskState.QUEUED, row["tasks"])
-    wake_ups = zip(row["entries"] or [], row["payloads"] or [], strict=True)
-    return Routed(row["events"], row["tasks"], row["waiting"], [WakeUp(*wake_up) for wake_up in wake_ups])
+@dataclass(frozen=True)
+class Router:
+    database: asyncpg.Pool
+    replica: str
+    metrics: Metrics
 
-
-async def _one_by_one(control: Control, kind: str) -> Routed:
-    sql = queries("outbox")
-    made, wake_ups = 0, list[WakeUp]()
-    due = await control.hot.fetch(sql["due_routing"], kind, BATCH)
-    for row in due:
+    async def route(self, kind: Kind) -> Routed:
+        """Everything due of this kind, up to a batch."""
         try:
-            routed = await _route(control, kind, row["id"])
-        except (asyncpg.DataError, asyncpg.IntegrityConstraintViolationError) as wrong:
-            attempt = row["attempts"] + 1
-            delay = timedelta(seconds=retry_delay(attempt, BACKOFF, 0.5))
-            await control.hot.execute(sql["put_off_routing"], row["id"], delay, str(wrong), attempt >= TRIES)
+            return await self._route(kind)
+        except REFUSED:
+            return await self._one_by_one(kind)
+
+    async def _route(self, kind: Kind, only: int | None = None) -> Routed:
+        sql, values = queries("route"), (BATCH if only is None else 1, self.replica, HOLD, only)
+        if kind == "route_event":
+            batch = await fetch_row(self.database, sql["route_events"], RoutedBatch, *values)
         else:
-            made += routed.made
-            wake_ups += routed.wake_ups
-    return Routed(len(due), made, 0, wake_ups)
+            batch = await fetch_row(self.database, sql["route_invalidations"], RoutedBatch, *values)
+        self.metrics.moved(NEW, TaskState.QUEUED, batch.tasks)
+        wake_ups = zip(batch.entries or [], batch.payloads or [], strict=True)
+        return Routed(batch.events, [WakeUp(*wake_up) for wake_up in wake_ups])
+
+    async def _one_by_one(self, kind: Kind) -> Routed:
+        sql, wake_ups = queries("outbox"), list[WakeUp]()
+        due = await self.database.fetch(sql["due_routing"], kind, BATCH)
+        for entry, attempts in due:
+            try:
+                wake_ups += (await self._route(kind, entry)).wake_ups
+            except REFUSED as wrong:
+                delay = timedelta(seconds=retry_delay(attempts + 1, BACKOFF, 0.5))
+                is_last = attempts + 1 >= TRIES
+                await self.database.execute(sql["put_off_routing"], entry, delay, str(wrong), is_last)
+        return Routed(len(due), wake_ups)

@@ -13,17 +13,16 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from tracelake.dispatcher.alerts.for_delivery import alert_targets, failure_alerts
 from tracelake.dispatcher.buffers.records import buffer_records
 from tracelake.dispatcher.buffers.settle import settle_buffers
 from tracelake.dispatcher.control import Control
-from tracelake.dispatcher.http.alert_routes import alert_routes
 from tracelake.dispatcher.http.auth import WorkerGate
 from tracelake.dispatcher.http.openapi import document
 from tracelake.dispatcher.http.query_routes import query_routes
 from tracelake.dispatcher.http.user_routes import user_routes
 from tracelake.dispatcher.read_gauges import Gauges
 from tracelake.dispatcher.sources.stop_all import drain_sources
-from tracelake.dispatcher.tasks.claim import claimer
 from tracelake.dispatcher.tasks.fetch import fetch_task
 from tracelake.dispatcher.tasks.names import fields
 from tracelake.errors import InvalidRequest, NotFound
@@ -34,6 +33,7 @@ from tracelake.runtime.tracing import is_tracing, set_attributes
 from tracelake.store.db import OUTAGES, answers, unavailable
 from tracelake.store.identity import find_user
 from tracelake.store.signing_keys import published
+from tracelake.wire.alert_messages import FailuresRequest, TargetsRequest
 from tracelake.wire.buffer_messages import BufferRequest, SettleRequest
 from tracelake.wire.read_call import read_message
 from tracelake.wire.task_messages import (
@@ -51,11 +51,13 @@ log = structlog.get_logger()
 
 
 def internal_api(control: Control) -> Starlette:
-    gate, gauges = WorkerGate(control.pool), Gauges(control)
+    gate, payloads = WorkerGate(control.pool), control.payloads()
+    gauges = Gauges(control.pool, control.queue, control.runtimes, control.metrics)
 
     async def task_fetch(request: Request) -> Response:
         await gate.require(request)
-        return json_response(await fetch_task(control, _uuid(_parameter(request, "task_id"), "task_id")))
+        task_id = _uuid(_parameter(request, "task_id"), "task_id")
+        return json_response(await fetch_task(control.pool, control.jobs, payloads, task_id))
 
     async def user(request: Request) -> Response:
         await gate.require(request)
@@ -74,7 +76,7 @@ def internal_api(control: Control) -> Starlette:
 
     async def sources_drain(request: Request) -> Response:
         await gate.require(request)
-        return json_response(DrainAnswer(stopping=await drain_sources(control)))
+        return json_response(DrainAnswer(stopping=await drain_sources(control.pool, control.after_commit)))
 
     async def batches(request: Request) -> Response:
         await gate.require(request)
@@ -87,7 +89,7 @@ def internal_api(control: Control) -> Starlette:
     async def settle(request: Request) -> Response:
         await gate.require(request)
         return json_response(
-            await settle_buffers(control.pool, control.outbox_signal, await read_message(request, SettleRequest))
+            await settle_buffers(control.pool, control.after_commit.outbox, await read_message(request, SettleRequest))
         )
 
     async def metrics(request: Request) -> Response:
@@ -106,14 +108,14 @@ def internal_api(control: Control) -> Starlette:
         Route("/internal/openapi.json", openapi, methods=["GET"]),
         Route("/internal/jwks/task", jwks, methods=["GET"]),
         *query_routes(control, gate),
-        *alert_routes(control, gate),
+        *_for_delivery(control, gate),
         *user_routes(control),
     ]
     return listener_app(routes, lambda: answers(control.pool), OUTAGES, lambda away: unavailable(away, control.home))
 
 
 def _for_workers(control: Control, gate: WorkerGate) -> list[Route]:
-    claim = claimer(control)
+    claim = control.claimer().batched()
 
     async def task_claim(request: Request) -> Response:
         await gate.require(request)
@@ -134,13 +136,30 @@ def _for_workers(control: Control, gate: WorkerGate) -> list[Route]:
 
     async def stops(request: Request) -> Response:
         await gate.require(request)
-        waits = control.stops.after(_mark(request), STOPS_SECONDS)
+        waits = control.after_commit.stops.after(_mark(request), STOPS_SECONDS)
         return json_response(await cancel_on_disconnect(request, waits))
 
     return [
         Route("/internal/task-stops", stops, methods=["GET"]),
         Route("/internal/task-claim", task_claim, methods=["POST"]),
         Route("/internal/task-claim-batch", task_claim_batch, methods=["POST"]),
+    ]
+
+
+def _for_delivery(control: Control, gate: WorkerGate) -> list[Route]:
+    async def targets(request: Request) -> Response:
+        await gate.require(request)
+        return json_response(await alert_targets(control.pool, await read_message(request, TargetsRequest)))
+
+    async def failures(request: Request) -> Response:
+        await gate.require(request)
+        return json_response(
+            await failure_alerts(control.pool, control.failure_alert, await read_message(request, FailuresRequest))
+        )
+
+    return [
+        Route("/internal/alerts/targets", targets, methods=["POST"]),
+        Route("/internal/alerts/failures", failures, methods=["POST"]),
     ]
 
 

@@ -22,7 +22,7 @@ def query_routes(control: Control, gate: WorkerGate) -> list[Route]:
         asked = await read_message(request, RelationsRequest)
         if asked.task_id is not None:
             return json_response(await task_relations(control.pool, asked))
-        return json_response(await user_relations(control.pool, await asking_user(control, request), asked))
+        return json_response(await user_relations(control.pool, await asking_user(control.pool, request), asked))
 
     async def audit(request: Request) -> Response:
         await gate.require(request)

@@ -13,16 +13,14 @@ from starlette.routing import Route
 
 from tracelake.capability.verifier import Verifier
 from tracelake.dispatcher.buffers.publish import publish_buffer
-from tracelake.dispatcher.bundles.url import bundle_bytes
+from tracelake.dispatcher.bundles.url import BundleUrls
 from tracelake.dispatcher.control import Control
-from tracelake.dispatcher.credentials.mint import mint_credentials
 from tracelake.dispatcher.datasets.list_task_files import list_files
 from tracelake.dispatcher.events.accept import accept_events
 from tracelake.dispatcher.http.auth import CAPABILITY, require_capability
 from tracelake.dispatcher.http.completions import complete_several
 from tracelake.dispatcher.http.log_context import about
-from tracelake.dispatcher.tasks.complete import Completer
-from tracelake.dispatcher.tasks.renew_lease import Beat, renewer
+from tracelake.dispatcher.tasks.renew_lease import Beat
 from tracelake.dispatcher.tasks.store_logs import store_logs
 from tracelake.runtime.crash_points import crash_point
 from tracelake.runtime.listeners import json_response, listener_app
@@ -45,7 +43,9 @@ log = structlog.get_logger()
 
 
 def task_api(control: Control, verifier: Verifier) -> Starlette:
-    renew, complete = renewer(control), Completer(control)
+    renew, complete = control.renewer().batched(control.metrics), control.completer()
+    outbox, objects, scratch = control.after_commit.outbox, control.objects, control.places.scratch_bucket
+    credential_mint = control.credential_mint()
 
     async def heartbeat(request: Request) -> Response:
         body = await read_message(request, HeartbeatRequest)
@@ -74,29 +74,31 @@ def task_api(control: Control, verifier: Verifier) -> Starlette:
         body = await read_message(request, EventsRequest)
         claims = await require_capability(request, verifier, body)
         async with about(control, claims):
-            return json_response(await accept_events(control, body, claims))
+            return json_response(await accept_events(control.hot, control.jobs, control.after_commit, body, claims))
 
     async def buffer(request: Request) -> Response:
         body = await read_message(request, BufferPublishRequest)
         claims = await require_capability(request, verifier, body)
         async with about(control, claims):
-            return json_response(await publish_buffer(control, body, claims))
+            return json_response(
+                await publish_buffer(control.pool, outbox, body, claims, objects=objects, scratch_bucket=scratch)
+            )
 
     async def logs(request: Request) -> Response:
         body = await read_message(request, LogsRequest)
         await require_capability(request, verifier, body)
-        return json_response(await store_logs(control, body))
+        return json_response(await store_logs(control.hot, body))
 
     async def files(request: Request) -> Response:
         body = await read_message(request, FilesRequest)
         claims = await require_capability(request, verifier, body)
-        return json_response(await list_files(control, body, claims))
+        return json_response(await list_files(control.pool, body, claims))
 
     async def credentials(request: Request) -> Response:
         body = await read_message(request, CredentialsRequest)
         claims = await require_capability(request, verifier, body)
         async with about(control, claims):
-            return json_response(await mint_credentials(control, body, claims))
+            return json_response(await credential_mint.mint(body, claims))
 
     routes = [
         Route("/v1/task/heartbeat", heartbeat, methods=["POST"]),
@@ -107,15 +109,15 @@ def task_api(control: Control, verifier: Verifier) -> Starlette:
         Route("/v1/task/logs", logs, methods=["POST"]),
         Route("/v1/task/files", files, methods=["POST"]),
         Route("/v1/task/credentials", credentials, methods=["POST"]),
-        _bundle(control),
+        _bundle(control.bundle_urls()),
     ]
     return listener_app(routes, lambda: answers(control.pool), OUTAGES, lambda away: unavailable(away, control.home))
 
 
-def _bundle(control: Control) -> Route:
+def _bundle(urls: BundleUrls) -> Route:
     async def bundle(request: Request) -> Response:
         # No capability: the URL itself is signed for this one object.
-        found = await bundle_bytes(control, request.path_params["sha256"], request.query_params)
+        found = await urls.read(request.path_params["sha256"], request.query_params)
         return Response(found, media_type="application/zip", headers={"cache-control": "no-store"})
 
     return Route("/v1/udf/bundle/{sha256}", bundle, methods=["GET"])

@@ -34,10 +34,10 @@ from tracelake.dispatcher.events.trigger import trigger
 from tracelake.dispatcher.http.auth import WorkerGate
 from tracelake.dispatcher.outbox.list import list_outbox
 from tracelake.dispatcher.outbox.retry import retry_outbox
+from tracelake.dispatcher.signal import AfterCommit
 from tracelake.dispatcher.sources.pause import pause_source, resume_source
 from tracelake.dispatcher.tasks.cancel import cancel_task
-from tracelake.dispatcher.tasks.list import list_tasks
-from tracelake.dispatcher.tasks.list_failed import failed_tasks
+from tracelake.dispatcher.tasks.list import failed_tasks, list_tasks
 from tracelake.dispatcher.tasks.read_logs import read_logs
 from tracelake.dispatcher.tasks.retry import retry_task
 from tracelake.dispatcher.tasks.show import show_task
@@ -68,6 +68,14 @@ class UserCall:
     def org(self) -> UUID:
         return self.user.org_id
 
+    @property
+    def pool(self) -> asyncpg.Pool:
+        return self.control.pool
+
+    @property
+    def after(self) -> AfterCommit:
+        return self.control.after_commit
+
 
 Verb = Callable[[UserCall], Awaitable[Any]]
 
@@ -85,7 +93,7 @@ def _endpoint(control: Control, gate: WorkerGate, call: Call, verb: Verb) -> Cal
     async def endpoint(request: Request) -> Response:
         try:
             await gate.require(request)
-            user = await asking_user(control, request)
+            user = await asking_user(control.pool, request)
             require_role(user.role, call)
             path, query = named(request.path_params), read_query(request, call)
             asked = UserCall(control, user, path, query, await _body(control, request, call))
@@ -104,10 +112,10 @@ async def _tried_twice(verb: Verb, asked: UserCall) -> Any:
         return await verb(asked)
 
 
-async def asking_user(control: Control, request: Request) -> User:
+async def asking_user(pool: asyncpg.Pool, request: Request) -> User:
     """As the Gateway named him. The header is percent-encoded: a subject may be any text."""
     subject = unquote(request.headers.get(USER, ""))
-    found = await find_user(control.pool, subject) if subject and "\0" not in subject else None
+    found = await find_user(pool, subject) if subject and "\0" not in subject else None
     if found is None:
         raise Unauthenticated("the token is good, but its user is not known here", where=f"header {USER}")
     return found
@@ -120,7 +128,9 @@ async def _body(control: Control, request: Request, call: Call) -> Message | byt
 
 
 async def _deploy(asked: UserCall) -> DeployAnswer:
-    done = await deploy_named(asked.control, asked.user, asked.path["dag"], asked.body.yaml)
+    runtimes, bucket = asked.control.runtime_specs(), asked.control.places.bucket
+    named = asked.user, asked.path["dag"], asked.body.yaml
+    done = await deploy_named(asked.pool, *named, runtimes=runtimes, bucket=bucket)
     return DeployAnswer(
         dag_version_id=done.dag_version_id,
         dag_name=done.dag_name,
@@ -133,7 +143,8 @@ async def _deploy(asked: UserCall) -> DeployAnswer:
 
 
 async def _activate(asked: UserCall) -> ActivateAnswer:
-    done = await activate_dag(asked.control, asked.org, asked.path["dag"], asked.body.dag_version_id)
+    version = asked.org, asked.path["dag"], asked.body.dag_version_id
+    done = await activate_dag(asked.pool, asked.after, *version, runtimes=asked.control.runtime_specs())
     return ActivateAnswer(
         dag_name=asked.path["dag"],
         dag_version_id=done.dag_version_id,
@@ -149,13 +160,14 @@ async def _trigger(asked: UserCall) -> TriggerAnswer:
     request_id = requested.request_id or uuid4()
     dag, job = asked.path["dag"], asked.path["job"]
     scope = {
+        "jobs": asked.control.jobs,
         "cursor": requested.cursor,
         "partition": requested.partition,
         "start": requested.start,
         "end": requested.end,
     }
     try:
-        done = await trigger(asked.control, asked.org, dag, job, **scope, request_id=request_id)  # type: ignore[arg-type]
+        done = await trigger(asked.pool, asked.after, asked.org, dag, job, **scope, request_id=request_id)  # type: ignore[arg-type]
     except InvalidRequest as wrong:
         # A task's events call it otherwise; here the field is `partition`.
         where = "/partition" if wrong.where == "/partition_key" else wrong.where
@@ -166,7 +178,8 @@ async def _trigger(asked: UserCall) -> TriggerAnswer:
 async def _invalidate(asked: UserCall) -> InvalidateAnswer:
     requested: InvalidateRequest = asked.body
     done = await invalidate(
-        asked.control,
+        asked.pool,
+        asked.after.outbox,
         asked.org,
         asked.user.id,
         asked.path["dataset"],
@@ -184,44 +197,73 @@ async def _invalidate(asked: UserCall) -> InvalidateAnswer:
 
 
 VERBS: Mapping[str, Verb] = {
-    "list_dags": lambda asked: list_dags(asked.control.pool, asked.org),
-    "show_dag": lambda asked: show_dag(asked.control.pool, asked.org, asked.path["dag"]),
+    "list_dags": lambda asked: list_dags(asked.pool, asked.org),
+    "show_dag": lambda asked: show_dag(asked.pool, asked.org, asked.path["dag"]),
     "deploy": _deploy,
     "activate": _activate,
     "trigger": _trigger,
-    "pause_source": lambda asked: pause_source(asked.control, asked.user, asked.path["dag"], asked.path["job"]),
-    "resume_source": lambda asked: resume_source(asked.control, asked.user, asked.path["dag"], asked.path["job"]),
-    "invalidate": _invalidate,
-    "list_tasks": lambda asked: list_tasks(asked.control.pool, asked.org, asked.query),
-    "failed_tasks": lambda asked: failed_tasks(asked.control.pool, asked.org),
-    "show_task": lambda asked: show_task(asked.control.pool, asked.org, UUID(asked.path["task"])),
-    "task_logs": lambda asked: read_logs(asked.control.pool, asked.org, UUID(asked.path["task"]), asked.query),
-    "retry_task": lambda asked: retry_task(asked.control, asked.org, UUID(asked.path["task"])),
-    "cancel_task": lambda asked: cancel_task(asked.control, asked.org, UUID(asked.path["task"]), asked.body.reason),
-    "list_datasets": lambda asked: list_datasets(asked.control.pool, asked.user),
-    "list_dataset_files": lambda asked: list_dataset_files(asked.control.pool, asked.user, asked.path["dataset"]),
-    "show_dataset": lambda asked: show_dataset(asked.control.pool, asked.user, asked.path["dataset"]),
-    "list_outbox": lambda asked: list_outbox(asked.control.pool, asked.org, asked.query),
-    "retry_outbox": lambda asked: retry_outbox(asked.control, asked.org, asked.body.ids),
-    "list_dead_batches": lambda asked: list_dead_batches(asked.control.pool, asked.org, asked.query),
-    "replay_batch": lambda asked: replay_batch(asked.control, asked.org, UUID(asked.path["publish"]), asked.body.batch),
-    "announce_bundle": lambda asked: announce_bundle(asked.control, asked.user, asked.body),
-    "upload_bundle": lambda asked: upload_bundle(asked.control, asked.org, UUID(asked.path["bundle"]), asked.body),
-    "finalize_bundle": lambda asked: finalize_bundle(asked.control, asked.org, UUID(asked.path["bundle"])),
-    "list_bundles": lambda asked: list_bundles(asked.control.pool, asked.org, asked.query),
-    "show_bundle": lambda asked: show_bundle(
-        asked.control.pool, asked.control.bundles.max_bytes, asked.org, UUID(asked.path["bundle"])
+    "pause_source": lambda asked: pause_source(
+        asked.pool, asked.after, asked.user, asked.path["dag"], asked.path["job"]
     ),
-    "why": lambda asked: explain(asked.control.pool, asked.user, asked.query),
-    "list_versions": lambda asked: list_versions(asked.control.pool, asked.org, asked.path["dag"]),
-    "list_alerts": lambda asked: list_alerts(asked.control.pool, asked.org),
-    "create_alert": lambda asked: create_alert(asked.control.pool, asked.user, asked.body),
-    "show_alert": lambda asked: show_alert(asked.control.pool, asked.org, asked.path["alert"]),
-    "update_alert": lambda asked: update_alert(asked.control.pool, asked.user, asked.path["alert"], asked.body),
-    "delete_alert": lambda asked: delete_alert(asked.control.pool, asked.user, asked.path["alert"]),
-    "list_channels": lambda asked: list_channels(asked.control.pool, asked.org),
-    "create_channel": lambda asked: create_channel(asked.control.pool, asked.user, asked.body),
-    "show_channel": lambda asked: show_channel(asked.control.pool, asked.org, asked.path["channel"]),
-    "update_channel": lambda asked: update_channel(asked.control.pool, asked.user, asked.path["channel"], asked.body),
-    "delete_channel": lambda asked: delete_channel(asked.control.pool, asked.user, asked.path["channel"]),
+    "resume_source": lambda asked: resume_source(
+        asked.pool, asked.after.sources, asked.user, asked.path["dag"], asked.path["job"]
+    ),
+    "invalidate": _invalidate,
+    "list_tasks": lambda asked: list_tasks(asked.pool, asked.org, asked.query),
+    "failed_tasks": lambda asked: failed_tasks(asked.pool, asked.org),
+    "show_task": lambda asked: show_task(asked.pool, asked.org, UUID(asked.path["task"])),
+    "task_logs": lambda asked: read_logs(asked.pool, asked.org, UUID(asked.path["task"]), asked.query),
+    "retry_task": lambda asked: retry_task(asked.pool, asked.after, asked.org, UUID(asked.path["task"])),
+    "cancel_task": lambda asked: cancel_task(
+        asked.pool, asked.after, asked.org, UUID(asked.path["task"]), asked.body.reason
+    ),
+    "list_datasets": lambda asked: list_datasets(asked.pool, asked.user),
+    "list_dataset_files": lambda asked: list_dataset_files(asked.pool, asked.user, asked.path["dataset"]),
+    "show_dataset": lambda asked: show_dataset(asked.pool, asked.user, asked.path["dataset"]),
+    "list_outbox": lambda asked: list_outbox(asked.pool, asked.org, asked.query),
+    "retry_outbox": lambda asked: retry_outbox(asked.pool, asked.after.outbox, asked.org, asked.body.ids),
+    "list_dead_batches": lambda asked: list_dead_batches(asked.pool, asked.org, asked.query),
+    "replay_batch": lambda asked: replay_batch(
+        asked.pool,
+        asked.after.outbox,
+        asked.org,
+        UUID(asked.path["publish"]),
+        asked.body.batch,
+        objects=asked.control.objects,
+        scratch_bucket=asked.control.places.scratch_bucket,
+    ),
+    "announce_bundle": lambda asked: announce_bundle(
+        asked.pool, asked.user, asked.body, bucket=asked.control.places.bucket, limit=asked.control.bundles.max_bytes
+    ),
+    "upload_bundle": lambda asked: upload_bundle(
+        asked.pool,
+        asked.org,
+        UUID(asked.path["bundle"]),
+        asked.body,
+        objects=asked.control.objects,
+        limit=asked.control.bundles.max_bytes,
+    ),
+    "finalize_bundle": lambda asked: finalize_bundle(
+        asked.pool,
+        asked.org,
+        UUID(asked.path["bundle"]),
+        objects=asked.control.objects,
+        limits=asked.control.bundle_limits(),
+    ),
+    "list_bundles": lambda asked: list_bundles(asked.pool, asked.org, asked.query),
+    "show_bundle": lambda asked: show_bundle(
+        asked.pool, asked.control.bundles.max_bytes, asked.org, UUID(asked.path["bundle"])
+    ),
+    "why": lambda asked: explain(asked.pool, asked.user, asked.query),
+    "list_versions": lambda asked: list_versions(asked.pool, asked.org, asked.path["dag"]),
+    "list_alerts": lambda asked: list_alerts(asked.pool, asked.org),
+    "create_alert": lambda asked: create_alert(asked.pool, asked.user, asked.body),
+    "show_alert": lambda asked: show_alert(asked.pool, asked.org, asked.path["alert"]),
+    "update_alert": lambda asked: update_alert(asked.pool, asked.user, asked.path["alert"], asked.body),
+    "delete_alert": lambda asked: delete_alert(asked.pool, asked.user, asked.path["alert"]),
+    "list_channels": lambda asked: list_channels(asked.pool, asked.org),
+    "create_channel": lambda asked: create_channel(asked.pool, asked.user, asked.body),
+    "show_channel": lambda asked: show_channel(asked.pool, asked.org, asked.path["channel"]),
+    "update_channel": lambda asked: update_channel(asked.pool, asked.user, asked.path["channel"], asked.body),
+    "delete_channel": lambda asked: delete_channel(asked.pool, asked.user, asked.path["channel"]),
 }

@@ -2,27 +2,32 @@
 
 from __future__ import annotations
 
-from tracelake.dispatcher.control import Control
+from dataclasses import dataclass
+
+import asyncpg
+
 from tracelake.dispatcher.dags.activate import RetiredTasks
 from tracelake.dispatcher.maintenance.loop import Periodic
+from tracelake.dispatcher.signal import AfterCommit
 from tracelake.runtime.crash_points import crash_point
 from tracelake.store.queries import fetch_row, queries
 
 
+@dataclass(frozen=True)
 class CancelRetired(Periodic):
-    def __init__(self, control: Control) -> None:
-        self._control = control
+    pool: asyncpg.Pool
+    after: AfterCommit
 
     async def once(self) -> int:
-        await cancel_retired_tasks(self._control)
+        await cancel_retired_tasks(self.pool, self.after)
         crash_point("cancel_retired.tasks_canceled")
         return 0  # nothing follows at once: the next pass is soon enough
 
 
-async def cancel_retired_tasks(control: Control) -> int:
-    tasks = await fetch_row(control.pool, queries("dags")["cancel_retired_tasks"], RetiredTasks, None, None)
+async def cancel_retired_tasks(pool: asyncpg.Pool, after: AfterCommit) -> int:
+    tasks = await fetch_row(pool, queries("dags")["cancel_retired_tasks"], RetiredTasks, None, None)
     if tasks.made_again:
-        control.outbox_signal.notify()
+        after.outbox.notify()
     if tasks.canceled:
-        control.stops.notify()
+        after.stops.notify()
     return tasks.canceled

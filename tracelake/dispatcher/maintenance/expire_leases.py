@@ -2,48 +2,55 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
+import asyncpg
 import structlog
 
-from tracelake.dispatcher.control import Control
-from tracelake.dispatcher.tasks.report_failure import report_final_failure
+from tracelake.dispatcher.signal import AfterCommit
+from tracelake.dispatcher.tasks.report_failure import FailedAttempt, report_final_failure
+from tracelake.domain.task import TaskState
 from tracelake.runtime.crash_points import crash_point
-from tracelake.store.queries import queries
+from tracelake.store.queries import fetch_rows, queries
 
 log = structlog.get_logger()
 
 BATCH = 500
 
 
+@dataclass(frozen=True)
 class ExpireLeases:
-    def __init__(self, control: Control) -> None:
-        self._control = control
+    pool: asyncpg.Pool
+    after: AfterCommit
+    failure_alert: str
+    """The name of the alert that a task raises which has failed for good."""
+    max_workers_lost: int
 
     async def once(self) -> int:
         lost = await self._end_attempts()
         crash_point("expire_leases.leases_ended", when=lost)
-        retried = int(await self._control.pool.fetchval(queries("lifecycle")["retry_due"], BATCH))
+        retried = int(await self.pool.fetchval(queries("lifecycle")["retry_due"], BATCH))
         crash_point("expire_leases.retries_queued", when=retried)
-        self._control.metrics.moved("Failed", "Queued", retried)
+        self.after.metrics.moved(TaskState.FAILED, TaskState.QUEUED, retried)
         if retried:
-            self._control.outbox_signal.notify()
+            self.after.outbox.notify()
         return lost + retried
 
     async def next_due(self) -> float | None:
-        due: float | None = await self._control.pool.fetchval(queries("lifecycle")["next_lifecycle"])
+        due: float | None = await self.pool.fetchval(queries("lifecycle")["next_lifecycle"])
         return due
 
     async def _end_attempts(self) -> int:
-        limits = BATCH, self._control.failure_alert, self._control.max_workers_lost
-        lost = await self._control.pool.fetch(queries("lifecycle")["expire_leases"], *limits)
-        for row in lost:
-            fields = {name: value for name, value in row.items() if value is not None and name != "for_good"}
-            fields |= {name: str(fields[name]) for name in ("org", "task", "next_retry_at") if name in fields}
-            log.warning("attempt given up", **fields)
-            if row["for_good"]:
-                report_final_failure(self._control, dict(row))
-        self._control.metrics.moved("Running", "Failed", len(lost))
+        limits = BATCH, self.failure_alert, self.max_workers_lost
+        lost = await fetch_rows(self.pool, queries("lifecycle")["expire_leases"], FailedAttempt, *limits)
+        for failure in lost:
+            retry = {"next_retry_at": str(failure.next_retry_at)} if failure.next_retry_at else {}
+            log.warning("attempt given up", **failure.log_fields, **retry)
+            if failure.for_good:
+                report_final_failure(self.after.metrics, failure)
+        self.after.metrics.moved(TaskState.RUNNING, TaskState.FAILED, len(lost))
         if lost:
-            self._control.outbox_signal.notify()  # slots are free again
-            self._control.sources.notify()  # a lost run may be that of a source
-            self._control.stops.notify()  # an attempt that timed out may still run
+            self.after.outbox.notify()  # slots are free again
+            self.after.sources.notify()  # a lost run may be that of a source
+            self.after.stops.notify()  # an attempt that timed out may still run
         return len(lost)

@@ -14,9 +14,8 @@ from contextlib import suppress
 
 import asyncpg
 
-from tracelake.dispatcher.control import Control
 from tracelake.dispatcher.maintenance.loop import stopped
-from tracelake.dispatcher.signal import Signal
+from tracelake.dispatcher.signal import AfterCommit, Signal
 from tracelake.dispatcher.tasks.stop_signals import Stops
 from tracelake.runtime.listen import listen, pool_connection
 from tracelake.store.db import OUTAGES
@@ -29,13 +28,13 @@ CHANNEL = "trace_control"
 class ListenForReplicas:
     """A connection that listens: notifications wake the local signals, and signals that no loop took are sent."""
 
-    def __init__(self, control: Control) -> None:
-        self._control = control
+    def __init__(self, pool: asyncpg.Pool, after: AfterCommit, replica: str) -> None:
+        self._pool, self._replica, self._metrics = pool, replica, after.metrics
         self._signals: dict[str, Signal | Stops] = {
-            "outbox": control.outbox_signal,
-            "leases": control.leases,
-            "sources": control.sources,
-            "stops": control.stops,
+            "outbox": after.outbox,
+            "leases": after.leases,
+            "sources": after.sources,
+            "stops": after.stops,
         }
         self._sending: set[asyncio.Task[None]] = set()
         self._listening: asyncio.Task[None] | None = None
@@ -44,7 +43,7 @@ class ListenForReplicas:
         for name, signal in self._signals.items():
             signal.notify_replicas(lambda name=name: self._notify(name))  # type: ignore[misc]
         self._listening = asyncio.create_task(
-            listen(lambda: pool_connection(self._control.pool), CHANNEL, self._on_notification, self._show_status)
+            listen(lambda: pool_connection(self._pool), CHANNEL, self._on_notification, self._show_status)
         )
 
     async def stop(self) -> None:
@@ -61,11 +60,11 @@ class ListenForReplicas:
 
     async def _send(self, signal: str) -> None:
         with suppress(*OUTAGES, asyncpg.PostgresError):  # the next pass of the loops finds the work
-            await self._control.pool.execute(queries("wake")["notify"], CHANNEL, f"{signal} {self._control.replica}")
-            self._control.metrics.wakes.labels(signal, "sent").inc()
+            await self._pool.execute(queries("wake")["notify"], CHANNEL, f"{signal} {self._replica}")
+            self._metrics.wakes.labels(signal, "sent").inc()
 
     def _show_status(self, is_listening: bool) -> None:
-        self._control.metrics.listening.set(is_listening)
+        self._metrics.listening.set(is_listening)
 
     def _on_notification(self, payload: str | None) -> None:
         """None: any may have been missed."""
@@ -75,6 +74,6 @@ class ListenForReplicas:
             return
         name, _, replica = payload.partition(" ")
         signal = self._signals.get(name)
-        if signal is not None and replica != self._control.replica:
+        if signal is not None and replica != self._replica:
             signal.wake()
-            self._control.metrics.wakes.labels(name, "received").inc()
+            self._metrics.wakes.labels(name, "received").inc()

@@ -9,20 +9,23 @@ A pass compares what is new since the last one and a slice of the past. One repl
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
+import asyncpg
 import structlog
 
-from tracelake.dispatcher.control import Control
 from tracelake.dispatcher.events.new_events import NewEvent, transposed
 from tracelake.dispatcher.maintenance.loop import Periodic
+from tracelake.dispatcher.signal import Signal
 from tracelake.domain.event import Event, read_scope
 from tracelake.domain.ids import DatasetId, DatasetVersion, TaskId
+from tracelake.ports import Queue
 from tracelake.runtime.crash_points import crash_point
-from tracelake.settings import LoopSettings
+from tracelake.settings import LoopSettings, RuntimeSettings
 from tracelake.store.queries import Connection, Row, fetch_rows, find_row, queries
 
 log = structlog.get_logger()
@@ -69,32 +72,35 @@ class Repairs:
         return self.events + self.missing_events + self.invalidations + self.wake_ups
 
 
+@dataclass(frozen=True)
 class Reconciler(Periodic):
-    def __init__(self, control: Control, settings: LoopSettings) -> None:
-        self._control = control
-        self._settings = settings
+    pool: asyncpg.Pool
+    queue: Queue
+    runtimes: Mapping[str, RuntimeSettings]
+    outbox: Signal
+    settings: LoopSettings
 
     async def once(self) -> int:
         repairs = await self.repair()
         crash_point("reconcile.after_commit")
         if repairs.total:
             log.warning("lost work was queued again", **vars(repairs))
-            self._control.outbox_signal.notify()
+            self.outbox.notify()
         return repairs.total
 
     async def repair(self) -> Repairs:
-        interval = timedelta(seconds=self._settings.reconcile_seconds)
-        if not await self._control.pool.fetchval(queries("reconcile")["is_due"], interval):
+        interval = timedelta(seconds=self.settings.reconcile_seconds)
+        if not await self.pool.fetchval(queries("reconcile")["is_due"], interval):
             return Repairs()
         oldest = await self._oldest_messages()  # before the transaction: a queue may be slow
-        async with self._control.pool.acquire() as connection, connection.transaction():
+        async with self.pool.acquire() as connection, connection.transaction():
             mark = await self._lock_mark(connection, interval)
             return Repairs() if mark is None else await self._repair(connection, mark, oldest)
 
     async def _lock_mark(self, connection: Connection, interval: timedelta) -> Mark | None:
         sql = queries("reconcile")
-        length = timedelta(seconds=self._settings.reconcile_slice_seconds)
-        grace = timedelta(seconds=self._settings.reconcile_grace_seconds)
+        length = timedelta(seconds=self.settings.reconcile_slice_seconds)
+        grace = timedelta(seconds=self.settings.reconcile_grace_seconds)
         await connection.execute(sql["ensure_mark"])
         return await find_row(connection, sql["lock_mark"], Mark, interval, length, grace, MARGIN)
 
@@ -110,16 +116,16 @@ class Reconciler(Periodic):
         return Repairs(sum(events), sum(missing), sum(invalidations), wake_ups)
 
     async def _republish_wake_ups(self, connection: Connection, oldest: dict[str, timedelta]) -> int:
-        after = timedelta(seconds=self._settings.lost_wake_up_seconds)
+        after = timedelta(seconds=self.settings.lost_wake_up_seconds)
         sql = queries("reconcile")["republish_wake_ups"]
         return int(await connection.fetchval(sql, after, list(oldest), list(oldest.values())))
 
     async def _oldest_messages(self) -> dict[str, timedelta]:
         """The age of the oldest message by runtime. Tasks that run in this process have no messages to lose."""
         ages = {}
-        for name, runtime in self._control.runtimes.items():
+        for name, runtime in self.runtimes.items():
             if runtime.queue is not None:
-                depth = await self._control.queue.depth(runtime.queue)
+                depth = await self.queue.depth(runtime.queue)
                 ages[name] = timedelta(seconds=depth.oldest_age_seconds)
             elif runtime.invoker == "in_process":
                 ages[name] = timedelta()

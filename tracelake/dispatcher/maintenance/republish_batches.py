@@ -6,30 +6,36 @@ received twice is applied once.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import timedelta
 
-from tracelake.dispatcher.control import Control
+import asyncpg
+
 from tracelake.dispatcher.maintenance.loop import Periodic
 from tracelake.dispatcher.outbox.drain import BUFFER_QUEUE
+from tracelake.dispatcher.signal import Signal
+from tracelake.ports import Queue
 from tracelake.runtime.crash_points import crash_point
 from tracelake.store.queries import queries
 
 BATCH = 500
 
 
+@dataclass(frozen=True)
 class RepublishBatches(Periodic):
     every_seconds = 60.0
 
-    def __init__(self, control: Control, after: timedelta) -> None:
-        self._control = control
-        self._after = after
+    pool: asyncpg.Pool
+    queue: Queue
+    outbox: Signal
+    after: timedelta
 
     async def once(self) -> int:
         """Returns how many. A batch that may still wait in the queue, behind older messages, is left alone."""
-        depth = await self._control.queue.depth(BUFFER_QUEUE)
-        age = self._after + timedelta(seconds=depth.oldest_age_seconds)
-        republished = int(await self._control.pool.fetchval(queries("buffered")["republish_lost"], age, BATCH))
+        depth = await self.queue.depth(BUFFER_QUEUE)
+        age = self.after + timedelta(seconds=depth.oldest_age_seconds)
+        republished = int(await self.pool.fetchval(queries("buffered")["republish_lost"], age, BATCH))
         crash_point("republish_batches.written", when=republished)
         if republished:
-            self._control.outbox_signal.notify()
+            self.outbox.notify()
         return republished

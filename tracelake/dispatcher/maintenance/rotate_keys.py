@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 
+import asyncpg
 import structlog
 
-from tracelake.dispatcher.control import Control
 from tracelake.errors import TraceError
+from tracelake.ports import Signer
+from tracelake.settings import TokenSettings
+from tracelake.store.clock import DatabaseClock
 from tracelake.store.db import OUTAGES
 from tracelake.store.signing_keys import maintain_keys
 
@@ -16,21 +19,22 @@ log = structlog.get_logger()
 BEAT_SECONDS = 15.0
 
 
-async def rotate_forever(control: Control) -> asyncio.Task[None]:
+async def rotate_forever(
+    pool: asyncpg.Pool, signer: Signer, tokens: TokenSettings, clock: DatabaseClock
+) -> asyncio.Task[None]:
     """Returns when the signer can sign; the task keeps rotating."""
-    await _once(control)
-    return asyncio.create_task(_repeat(control))
 
+    async def once() -> None:
+        await clock.synchronize(pool)
+        await maintain_keys(pool, signer, tokens)
 
-async def _repeat(control: Control) -> None:
-    while True:
-        await asyncio.sleep(BEAT_SECONDS)
-        try:
-            await _once(control)
-        except (*OUTAGES, TraceError) as wrong:
-            log.warning("signing keys were not maintained", because=str(wrong))
+    async def repeat() -> None:
+        while True:
+            await asyncio.sleep(BEAT_SECONDS)
+            try:
+                await once()
+            except (*OUTAGES, TraceError) as wrong:
+                log.warning("signing keys were not maintained", because=str(wrong))
 
-
-async def _once(control: Control) -> None:
-    await control.clock.synchronize(control.pool)
-    await maintain_keys(control.pool, control.signer, control.tokens)
+    await once()
+    return asyncio.create_task(repeat())

@@ -7,21 +7,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Sequence
-from functools import partial
 from typing import Final, TypeVar, cast
 from uuid import UUID
 
 import asyncpg
 import msgspec
 
-from tracelake.dispatcher.control import Control
-from tracelake.dispatcher.events.route import BATCH, HOLD, Routed, route
+from tracelake.dispatcher.events.route import BATCH, HOLD, Routed, Router
 from tracelake.dispatcher.outbox.dispatch import EntryDispatcher, OutboxEntry, WakeUp
-from tracelake.dispatcher.runtimes.run_in_process import run_in_process
-from tracelake.dispatcher.signal import Signal
-from tracelake.dispatcher.tasks.wake_waiting import give_slots
+from tracelake.dispatcher.outbox.wake_ups import WakeUps
 from tracelake.runtime.crash_points import crash_point
-from tracelake.store.queries import queries
+from tracelake.store.queries import Row, fetch_row, fetch_rows, queries
 
 A = TypeVar("A")
 B = TypeVar("B")
@@ -31,31 +27,45 @@ IN_A_ROW: Final = 10 * BATCH
 """How many events are routed before the other entries have their turn."""
 
 
+class Look(Row, frozen=True):
+    """What there is to do besides routing events."""
+
+    invalidations: bool
+    entries: bool
+    waiting: bool
+    next_due: float | None
+
+
+class TakenEntry(Row, frozen=True):
+    id: int
+    kind: str
+    payload: str
+
+
 class Drain:
     """One replica's share of the outbox; any number of replicas drain it together."""
 
-    def __init__(self, control: Control, functions: Signal | None = None) -> None:
-        self._control = control
-        self._dispatcher = EntryDispatcher(
-            control.hot, control.queue, control.runtimes, control.replica, functions, partial(run_in_process, control)
-        )
+    def __init__(self, dispatcher: EntryDispatcher, router: Router, wake_ups: WakeUps | None) -> None:
+        self._dispatcher = dispatcher
+        self._database = dispatcher.database
+        self._router = router
+        self._wake_ups = wake_ups
         self._next_due: float | None = None
 
     async def once(self) -> int:
         done = await self._dispatch_local() + await self._route_events()
-        seen = await self._control.hot.fetchrow(queries("outbox")["look"])
-        assert seen is not None  # noqa: S101 - a SELECT of scalars always has its row
-        self._next_due = seen["next_due"]
-        if seen["invalidations"]:
-            invalidations = await route(self._control, "route_invalidation")
+        seen = await fetch_row(self._database, queries("outbox")["look"], Look)
+        self._next_due = seen.next_due
+        if seen.invalidations:
+            invalidations = await self._router.route("route_invalidation")
             crash_point("drain_outbox.invalidations_routed", when=invalidations.handled)
             await self._wake(invalidations)
             done += invalidations.handled
-        if seen["waiting"]:
-            woken = await give_slots(self._control.hot)
+        if seen.waiting:
+            woken = await give_slots(self._database)
             crash_point("drain_outbox.slots_given", when=woken)
             done += woken
-        if seen["entries"] or done:  # what was done may have written more entries
+        if seen.entries or done:  # what was done may have written more entries
             taken, given_up = await self._take()
             crash_point("drain_outbox.entries_taken", when=taken)
             await self._dispatcher.dispatch(taken)
@@ -68,7 +78,7 @@ class Drain:
 
     async def _dispatch_local(self) -> int:
         """Wake-ups of this replica that `outbox/wake_ups.py` leaves to the drain."""
-        wake_ups = self._control.wake_ups.take_all() if self._control.wake_ups else []
+        wake_ups = self._wake_ups.take_all() if self._wake_ups else []
         await self._dispatch_wake_ups(wake_ups)
         return len(wake_ups)
 
@@ -83,7 +93,7 @@ class Drain:
         return done
 
     async def _route_batch(self) -> Routed:
-        events = await route(self._control, "route_event")
+        events = await self._router.route("route_event")
         crash_point("drain_outbox.events_routed", when=events.handled)
         return events
 
@@ -96,35 +106,46 @@ class Drain:
 
     async def _take(self) -> tuple[list[OutboxEntry], int]:
         """Entries to dispatch, and how many were given up: one that cannot be read must not block the others."""
-        rows = await self._control.hot.fetch(queries("outbox")["take_entries"], BATCH, self._control.replica, HOLD)
+        sql, replica = queries("outbox"), self._dispatcher.replica
+        taken = await fetch_rows(self._database, sql["take_entries"], TakenEntry, BATCH, replica, HOLD)
         entries, batches, bad = list[OutboxEntry](), dict[UUID, int](), list[int]()
-        for row in rows:
+        for entry in taken:
             try:
-                if row["kind"] == "publish_buffer":
-                    batches[UUID(msgspec.json.decode(row["payload"])["publish_id"])] = row["id"]
+                if entry.kind == "publish_buffer":
+                    batches[UUID(msgspec.json.decode(entry.payload)["publish_id"])] = entry.id
                 else:
-                    entries.append(self._read(row))
+                    entries.append(self._read(entry))
             except (msgspec.DecodeError, ValueError, KeyError, TypeError, AttributeError):
-                bad.append(row["id"])
-        sql = queries("outbox")["buffer_messages"]
-        for row in await self._control.hot.fetch(sql, list(batches)) if batches else []:
-            entries.append(OutboxEntry(batches.pop(row["id"]), BUFFER_QUEUE, row["message"].encode()))
+                bad.append(entry.id)
+        messages = await self._database.fetch(sql["buffer_messages"], list(batches)) if batches else []
+        entries += [OutboxEntry(batches.pop(publish), BUFFER_QUEUE, message.encode()) for publish, message in messages]
         bad += batches.values()  # their publications do not exist
         if bad:
             error = "the payload cannot be read, or its subject does not exist"
             await self._dispatcher.postpone(bad, error, final=True)
         return entries, len(bad)
 
-    def _read(self, row: asyncpg.Record) -> OutboxEntry:
-        match row["kind"]:
+    def _read(self, entry: TakenEntry) -> OutboxEntry:
+        match entry.kind:
             case "enqueue_task":
-                return self._dispatcher.entry_of(WakeUp(row["id"], row["payload"]))
+                return self._dispatcher.entry_of(WakeUp(entry.id, entry.payload))
             case "prepare_table":
-                return OutboxEntry(row["id"], BUFFER_QUEUE, _message("buffer_table", "dataset_uuid", row["payload"]))
+                return OutboxEntry(entry.id, BUFFER_QUEUE, _message("buffer_table", "dataset_uuid", entry.payload))
             case "notify_failure":
-                return OutboxEntry(row["id"], BUFFER_QUEUE, _message("failed_task", "task_id", row["payload"]))
+                return OutboxEntry(entry.id, BUFFER_QUEUE, _message("failed_task", "task_id", entry.payload))
             case kind:
                 raise ValueError(kind)
+
+
+async def give_slots(pool: asyncpg.Pool) -> int:
+    """Wakes tasks that wait for a slot of their job (`max_concurrency`), and returns how many.
+
+    The jobs are locked by a statement before the one that counts their slots.
+    """
+    sql = queries("route")
+    async with pool.acquire() as connection, connection.transaction():
+        jobs = [job for (job,) in await connection.fetch(sql["lock_slots"])]
+        return int(await connection.fetchval(sql["wake_waiting"], jobs)) if jobs else 0
 
 
 async def both(awaitable: Awaitable[A], other: Awaitable[B]) -> tuple[A, B]:

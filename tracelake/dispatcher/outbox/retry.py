@@ -7,20 +7,22 @@ from uuid import UUID
 
 import asyncpg
 
-from tracelake.dispatcher.control import Control
+from tracelake.dispatcher.signal import Signal
 from tracelake.errors import Unavailable
 from tracelake.runtime.crash_points import crash_point
 from tracelake.store.queries import queries
 from tracelake.wire.user_outbox import OutboxRetryAnswer
 
 
-async def retry_outbox(control: Control, org_id: UUID, ids: Sequence[int] | None) -> OutboxRetryAnswer:
+async def retry_outbox(
+    pool: asyncpg.Pool, outbox: Signal, org_id: UUID, ids: Sequence[int] | None
+) -> OutboxRetryAnswer:
     """All of them if no ids are given. Entries that were not given up, or of other organisations, are skipped."""
     crash_point("retry_outbox.before_commit")
     try:
-        rows = await control.pool.fetch(queries("user_outbox")["retry_given_up"], org_id, ids)
+        rows = await pool.fetch(queries("user_outbox")["retry_given_up"], org_id, ids)
     except asyncpg.UniqueViolationError:  # an entry of the same meaning was written at this moment
         raise Unavailable("one of the entries was just written anew", hint="try again") from None
     crash_point("retry_outbox.after_commit")
-    control.outbox_signal.notify()
-    return OutboxRetryAnswer(retried=sorted(row["id"] for row in rows))
+    outbox.notify()
+    return OutboxRetryAnswer(retried=sorted(entry for (entry,) in rows))

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 from uuid import UUID
 
 import msgspec
@@ -20,21 +21,21 @@ import structlog
 from tracelake.capability.claims import Claims, decode
 from tracelake.capability.jws import parse_token
 from tracelake.capability.log_context import task_fields
-from tracelake.dispatcher.control import Control
 from tracelake.dispatcher.replicas import host_of, is_alive
 from tracelake.dispatcher.signal import Signal
-from tracelake.dispatcher.tasks.claim import claim_tasks
+from tracelake.dispatcher.tasks.claim import Claimer
 from tracelake.dispatcher.tasks.complete import Completer
-from tracelake.dispatcher.tasks.renew_lease import Beat, renew_leases
-from tracelake.dispatcher.tasks.report_failure import report_final_failure
+from tracelake.dispatcher.tasks.renew_lease import Beat, Renewer
+from tracelake.dispatcher.tasks.report_failure import FailedAttempt, report_final_failure
 from tracelake.domain.task import TaskState
 from tracelake.errors import BadInput, Refused, Unavailable
 from tracelake.ports import Invoked, Invoker, Places
 from tracelake.runtime.crash_points import crash_point
 from tracelake.runtime.logs import log_fields
 from tracelake.runtime.tracing import span
+from tracelake.settings import RuntimeSettings
 from tracelake.store.db import OUTAGES
-from tracelake.store.queries import queries
+from tracelake.store.queries import find_row, queries
 from tracelake.store.tasks import status_of
 from tracelake.wire.output_messages import CompleteRequest
 from tracelake.wire.task_messages import Claimed, ClaimRequest, HeartbeatAnswer, HeartbeatRequest, Invocation
@@ -67,7 +68,7 @@ class Call:
 
 
 @dataclass(frozen=True)
-class Refusal:
+class NoRoom:
     """There was no room for a call: until when the next one waits, and how long that is."""
 
     until: float
@@ -76,7 +77,10 @@ class Refusal:
 
 @dataclass
 class CallFunctions:
-    control: Control
+    runtimes: Mapping[str, RuntimeSettings]
+    claimer: Claimer
+    renewer: Renewer
+    completer: Completer
     invoker: Invoker
     most: int
     """Calls of this replica at once, and never more of all replicas than the runner has places. The other tasks
@@ -84,7 +88,7 @@ class CallFunctions:
     signal: Signal = field(default_factory=Signal)
     _places: Places | None = None
     _places_until: float = 0.0
-    _refused: dict[UUID, Refusal] = field(default_factory=dict)
+    _refused: dict[UUID, NoRoom] = field(default_factory=dict)
     """Organisations for whose call there was no room a moment ago."""
     _calls: dict[UUID, Call] = field(default_factory=dict)
     _renewed: float = 0.0
@@ -97,13 +101,11 @@ class CallFunctions:
         """At the start: functions that a process of this machine called which is no more. With it went its calls, and
         with those the functions; their leases need not expire first.
         """
-        host = host_of(self.control.replica)
-        rows = await self.control.pool.fetch(queries("functions")["functions_of"], f"{WORKER} {host}:")
+        caller = f"{WORKER} {host_of(self.completer.options.replica)}:"
         count = 0
-        for row in rows:
-            if not is_alive(row["worker_id"]):
-                fence = row["id"], row["attempt"], row["lease_token"]
-                count += await put_back(self.control, fence, "the Dispatcher that waited for it died")
+        for *fence, worker in await self.claimer.pool.fetch(queries("functions")["functions_of"], caller):
+            if not is_alive(worker):
+                count += await put_back(self.completer, fence, "the Dispatcher that waited for it died")
         return count
 
     async def once(self) -> int:
@@ -117,7 +119,7 @@ class CallFunctions:
         due = [self._renewed + RENEW_SECONDS] if self._calls else []
         due += [self._away] if self._away > now else []
         due += [self._probing + PROBE_SECONDS] if self._probing is not None else []
-        due += [refusal.until for refusal in self._refused.values() if refusal.until > now]
+        due += [no_room.until for no_room in self._refused.values() if no_room.until > now]
         return max(0.001, min(due) - now) if due else None
 
     async def stop(self) -> None:
@@ -139,8 +141,8 @@ class CallFunctions:
         if not tasks:
             return 0
         self._probing = time.monotonic() if self._away else None
-        worker = f"{WORKER} {self.control.replica}"
-        answers = await claim_tasks(self.control, [ClaimRequest(task_id=task, worker_id=worker) for task in tasks])
+        worker = f"{WORKER} {self.completer.options.replica}"
+        answers = await self.claimer.claim([ClaimRequest(task_id=task, worker_id=worker) for task in tasks])
         crash_point("call_functions.claimed")
         claimed = [answer for answer in answers if isinstance(answer, Claimed)]
         for answer in claimed:
@@ -150,18 +152,19 @@ class CallFunctions:
     async def _next(self, room: int) -> list[UUID]:
         now = time.monotonic()
         places = self._places or Places(ANY_NUMBER, ANY_NUMBER)
-        waiting = [org for org, refusal in self._refused.items() if refusal.until > now]
+        waiting = [org for org, no_room in self._refused.items() if no_room.until > now]
         # A function that has reported its end may hold its place for a moment longer.
         room = max(0, min(room, places.total - len(self._calls)))
         sql = queries("functions")["next_functions"]
-        rows = await self.control.hot.fetch(sql, self._runtimes(), places.total, places.per_org, room, waiting)
-        return [row["id"] for row in rows]
+        limits = places.total, places.per_org, room
+        rows = await self.completer.database.fetch(sql, self._runtimes(), *limits, waiting)
+        return [task for (task,) in rows]
 
     async def _learn_places(self) -> bool:
         """Whether the number of places is known. The runner is not called while nothing waits."""
         if self._places_until > time.monotonic():
             return True
-        if not await self.control.hot.fetchval(queries("functions")["functions_wait"], self._runtimes()):
+        if not await self.completer.database.fetchval(queries("functions")["functions_wait"], self._runtimes()):
             return False
         try:
             self._places = await self.invoker.places()
@@ -172,7 +175,7 @@ class CallFunctions:
         return True
 
     def _runtimes(self) -> list[str]:
-        return [name for name, runtime in self.control.runtimes.items() if runtime.invoker == "function"]
+        return [name for name, runtime in self.runtimes.items() if runtime.invoker == "function"]
 
     def _call(self, claimed: Claimed) -> None:
         call = Call(claimed, decode(parse_token(claimed.capability_token).payload))
@@ -217,7 +220,7 @@ class CallFunctions:
         self._runner_available()
         self._refused.pop(call.claims.org_id, None)
         claimed = call.claimed
-        if await status_of(self.control.hot, _beat(call).request) != TaskState.RUNNING:
+        if await status_of(self.completer.database, _beat(call).request) != TaskState.RUNNING:
             return
         if ended.lost:
             await self._put_back(claimed, ended.error or "what ran it was lost")
@@ -234,15 +237,15 @@ class CallFunctions:
             self._runner_missing(why)
         claimed = call.claimed
         fence = claimed.task.task_id, claimed.attempt, claimed.lease_token
-        if await self.control.hot.fetchval(queries("functions")["release"], *fence):
-            self.control.metrics.moved(TaskState.RUNNING, TaskState.QUEUED)
+        if await self.completer.database.fetchval(queries("functions")["release"], *fence):
+            self.completer.announcer.after.metrics.moved(TaskState.RUNNING, TaskState.QUEUED)
             log.info("a function waits again", because=why)
 
     def _has_no_room(self, org: UUID) -> None:
         """Its next call waits, longer each time; those of others do not. How many places there are is asked again."""
         before = self._refused.get(org)
         seconds = min(2 * before.seconds, AWAY_SECONDS[1]) if before else AWAY_SECONDS[0]
-        self._refused[org] = Refusal(time.monotonic() + seconds, seconds)
+        self._refused[org] = NoRoom(time.monotonic() + seconds, seconds)
         self._places_until = 0.0
 
     async def _fail(self, call: Call, error: str) -> None:
@@ -255,7 +258,7 @@ class CallFunctions:
             error_message=error[:20_000],
         )
         try:
-            await Completer(self.control)(request, call.claims)
+            await self.completer(request, call.claims)
         except (BadInput, Refused) as over:  # it has reported in this very moment, or lost its lease
             log.info("its end was reported before", because=over.message)
         else:
@@ -264,7 +267,7 @@ class CallFunctions:
     async def _put_back(self, claimed: Claimed, error: str) -> None:
         """What ran it was lost, or we ended it ourselves: the platform's fault."""
         fence = claimed.task.task_id, claimed.attempt, claimed.lease_token
-        await put_back(self.control, fence, error)
+        await put_back(self.completer, fence, error)
 
     def _runner_missing(self, error: str) -> None:
         log.warning("no runner is available for functions", because=error, again_in_seconds=self._wait)
@@ -281,27 +284,28 @@ class CallFunctions:
             return
         self._renewed = now
         calls = list(self._calls.values())
-        for call, answer in zip(calls, await renew_leases(self.control, [_beat(call) for call in calls]), strict=True):
+        for call, answer in zip(calls, await self.renewer.renew([_beat(call) for call in calls]), strict=True):
             if not isinstance(answer, HeartbeatAnswer) or answer.canceled:
                 log.info("a function is called off", **task_fields(call.claimed))
                 if call.work is not None:
                     call.work.cancel()
 
 
-Fence = tuple[UUID, int, UUID]
-"""Task, attempt, lease token."""
+async def put_back(completer: Completer, fence: Sequence[Any], error: str) -> bool:
+    """The platform ended the attempt: another follows soon, later each time. False: it was not the current one.
 
-
-async def put_back(control: Control, fence: Fence, error: str) -> bool:
-    """The platform ended the attempt: another follows soon, later each time. False: it was not the current one."""
-    values = *fence, error[:20_000], AWAY_SECONDS[0], control.failure_alert
-    row = await control.hot.fetchrow(queries("lifecycle")["put_back"], *values)
-    if row is not None:
-        control.leases.due_in(AWAY_SECONDS[0] / 2)  # the earliest; the loop reads the time from Postgres
-    if row is not None and row["for_good"]:
-        report_final_failure(control, dict(row))
-        control.outbox_signal.notify()
-    return row is not None
+    `fence`: task, attempt, lease token.
+    """
+    values = *fence, error[:20_000], AWAY_SECONDS[0], completer.options.failure_alert
+    lost = await find_row(completer.database, queries("lifecycle")["put_back"], FailedAttempt, *values)
+    if lost is None:
+        return False
+    after = completer.announcer.after
+    after.leases.due_in(AWAY_SECONDS[0] / 2)  # the earliest; the loop reads the time from Postgres
+    if lost.for_good:
+        report_final_failure(after.metrics, lost)
+        after.outbox.notify()
+    return True
 
 
 def invocation(claimed: Claimed) -> bytes:

@@ -18,9 +18,8 @@ import structlog
 from tracelake.capability.claims import decode
 from tracelake.capability.jws import parse_token
 from tracelake.capability.log_context import task_fields
-from tracelake.dispatcher.control import Control
-from tracelake.dispatcher.tasks.claim import claim_tasks
-from tracelake.dispatcher.tasks.complete import announce, batch_options
+from tracelake.dispatcher.tasks.claim import Claimer
+from tracelake.dispatcher.tasks.complete import Completer
 from tracelake.dispatcher.tasks.complete_batch import complete_in_transaction
 from tracelake.dispatcher.tasks.completion import Completion, read_completion
 from tracelake.domain.task import TaskState
@@ -56,59 +55,60 @@ class Ran:
         return Ran(self.completed + other.completed, self.failed + other.failed, self.skipped + other.skipped)
 
 
-async def run_in_process(control: Control, task_ids: Sequence[UUID]) -> Ran:
+async def run_in_process(claimer: Claimer, completer: Completer, task_ids: Sequence[UUID]) -> Ran:
     """Raises Unavailable if another replica holds a job for long: the tasks that have not run stay Queued."""
     asked = list(dict.fromkeys(task_ids))
     jobs: dict[UUID, list[UUID]] = {}
-    for row in await control.hot.fetch(queries("in_process")["jobs_of"], asked):
-        jobs.setdefault(row["job_id"], []).append(row["id"])
+    for task, job in await completer.database.fetch(queries("in_process")["jobs_of"], asked):
+        jobs.setdefault(job, []).append(task)
     ran = Ran(skipped=len(asked) - sum(map(len, jobs.values())))
     try:
         for tasks in jobs.values():
             for first in range(0, len(tasks), BATCH):
-                ran += await _run_some(control, tasks[first : first + BATCH])
+                ran += await _run_some(claimer, completer, tasks[first : first + BATCH])
     finally:
-        control.outbox_signal.notify()  # after the commits: the loop must see what was written
+        completer.announcer.after.outbox.notify()  # after the commits: the loop must see what was written
     return ran
 
 
-async def _run_some(control: Control, tasks: Sequence[UUID]) -> Ran:
+async def _run_some(claimer: Claimer, completer: Completer, tasks: Sequence[UUID]) -> Ran:
     """Together; if the database refuses what comes of it, one by one, so that only the bad one fails."""
     try:
-        return await _run_together(control, tasks)
+        return await _run_together(claimer, completer, tasks)
     except REFUSALS as refusal:
         if len(tasks) == 1:
-            return await _give_up(control, tasks[0], f"its outcome was refused: {refusal}")
+            return await _give_up(claimer, completer, tasks[0], f"its outcome was refused: {refusal}")
     ran = Ran()
     for task in tasks:
-        ran += await _run_some(control, [task])
+        ran += await _run_some(claimer, completer, [task])
     return ran
 
 
-async def _give_up(control: Control, task: UUID, error: str) -> Ran:
+async def _give_up(claimer: Claimer, completer: Completer, task: UUID, error: str) -> Ran:
     try:
-        return await _run_together(control, [task], error)
+        return await _run_together(claimer, completer, [task], error)
     except REFUSALS:
         log.exception("a task can be neither run nor failed", task=str(task), because=error)
         return Ran(failed=1)
 
 
-async def _run_together(control: Control, tasks: Sequence[UUID], error: str | None = None) -> Ran:
+async def _run_together(claimer: Claimer, completer: Completer, tasks: Sequence[UUID], error: str | None = None) -> Ran:
     """Tasks of one job, in order, each with the state that the one before it left; completed as one batch."""
-    async with control.hot.acquire() as connection, connection.transaction():
+    options = completer.options
+    async with completer.database.acquire() as connection, connection.transaction():
         await _lock_job(connection, tasks[0])
         if not await connection.fetchval(queries("in_process")["serves"], tasks[0]):
             return Ran(skipped=len(tasks))  # made for a version in the moment it left: `retire_tasks` finds them
-        claims = await _claim(control, connection, tasks)
-        batch = [item async for item in _run_all(control.objects, claims, error)]
-        options = replace(batch_options(control), jobs=control.jobs.through(connection), routes=False)
-        result = await complete_in_transaction(connection, batch, options)
+        claims = await _claim(claimer, f"dispatcher {options.replica}", connection, tasks)
+        batch = [item async for item in _run_all(completer.objects, claims, error)]
+        own = replace(options, jobs=options.jobs.through(connection), routes=False)
+        result = await complete_in_transaction(connection, batch, own)
         for refusal in result.answers:
             if isinstance(refusal, Exception):
                 raise refusal
         crash_point("run_in_process.before_commit")
     crash_point("run_in_process.after_commit")
-    announce(control, result)
+    completer.announcer.announce(result)
     completed = sum(completion.ends_as is TaskState.COMPLETED for completion in batch)
     return Ran(completed, len(batch) - completed, skipped=len(tasks) - len(batch))
 
@@ -122,9 +122,8 @@ async def _run_all(objects: ObjectStore, claims: Sequence[Claimed], error: str |
         yield await read_completion(objects, request, decode(parse_token(claimed.capability_token).payload))
 
 
-async def _claim(control: Control, connection: Connection, tasks: Sequence[UUID]) -> list[Claimed]:
-    worker = f"dispatcher {control.replica}"
-    answers = await claim_tasks(control, [ClaimRequest(task_id=task, worker_id=worker) for task in tasks], connection)
+async def _claim(claimer: Claimer, worker: str, connection: Connection, tasks: Sequence[UUID]) -> list[Claimed]:
+    answers = await claimer.claim([ClaimRequest(task_id=task, worker_id=worker) for task in tasks], connection)
     return [item for item in answers if isinstance(item, Claimed)]
 
 

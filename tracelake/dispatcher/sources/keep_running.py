@@ -9,9 +9,12 @@ task. `sources/stop_all.py` drains all sources at shutdown.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import timedelta
 
-from tracelake.dispatcher.control import Control
+import asyncpg
+
+from tracelake.dispatcher.signal import AfterCommit
 from tracelake.dispatcher.sources.retire import retire_sources
 from tracelake.runtime.crash_points import crash_point
 from tracelake.store.queries import queries
@@ -22,13 +25,14 @@ DRAIN_LIMIT = timedelta(minutes=5)
 MOVES = ("restart_dead", "mark_dead", "resume_unpaused", "drain_paused")
 
 
+@dataclass(frozen=True)
 class KeepSourcesRunning:
-    def __init__(self, control: Control) -> None:
-        self._control = control
+    pool: asyncpg.Pool
+    after: AfterCommit
 
     async def once(self) -> int:
         """In the order that moves a source by one state at a time, so that every state can be observed."""
-        pool, sql = self._control.pool, queries("sources")
+        pool, sql = self.pool, queries("sources")
         started = int(await pool.fetchval(sql["start_sources"], BATCH))
         crash_point("keep_sources.started", when=started)
         retired = await self._retire()
@@ -41,23 +45,23 @@ class KeepSourcesRunning:
         canceled = _count(await pool.execute(sql["cancel_late_drains"], DRAIN_LIMIT))
         inserted = _count(await pool.execute(sql["insert_missing"]))
         if started:
-            self._control.outbox_signal.notify()
+            self.after.outbox.notify()
         if retired or paused or canceled:
-            self._control.stops.notify()
+            self.after.stops.notify()
         return started + retired + sum(moved) + settled + canceled + inserted
 
     async def _retire(self) -> int:
-        async with self._control.pool.acquire() as connection, connection.transaction():
+        async with self.pool.acquire() as connection, connection.transaction():
             return await retire_sources(connection)
 
     async def _settle(self) -> int:
         sql = queries("sources")
-        async with self._control.pool.acquire() as connection, connection.transaction():
+        async with self.pool.acquire() as connection, connection.transaction():
             orgs = [org_id for org_id, _ in await connection.fetch(sql["lock_drained"])]
             return int(await connection.fetchval(sql["settle_drained"], orgs)) if orgs else 0
 
     async def next_due(self) -> float | None:
-        due: float | None = await self._control.pool.fetchval(queries("sources")["next_due"], DRAIN_LIMIT)
+        due: float | None = await self.pool.fetchval(queries("sources")["next_due"], DRAIN_LIMIT)
         return due
 
 

@@ -6,7 +6,7 @@ from uuid import UUID
 
 import asyncpg
 
-from tracelake.dispatcher.control import Control
+from tracelake.dispatcher.signal import AfterCommit, Signal
 from tracelake.errors import Conflict, NotFound
 from tracelake.runtime.crash_points import crash_point
 from tracelake.store.identity import User
@@ -20,22 +20,22 @@ class SourceJob(Row, frozen=True):
     kind: str | None
 
 
-async def pause_source(control: Control, user: User, dag: str, job: str) -> PauseAnswer:
-    job_id = await _find_source(control.pool, user.org_id, dag, job)
+async def pause_source(pool: asyncpg.Pool, after: AfterCommit, user: User, dag: str, job: str) -> PauseAnswer:
+    job_id = await _find_source(pool, user.org_id, dag, job)
     crash_point("pause_source.before_commit")
-    changed = await control.pool.fetchval(queries("sources")["insert_pause"], user.org_id, job_id, user.id)
+    changed = await pool.fetchval(queries("sources")["insert_pause"], user.org_id, job_id, user.id)
     crash_point("pause_source.after_commit")
-    control.sources.notify()
-    control.stops.notify()
+    after.sources.notify()
+    after.stops.notify()
     return PauseAnswer(dag=dag, job=job, paused=True, changed=bool(changed))
 
 
-async def resume_source(control: Control, user: User, dag: str, job: str) -> PauseAnswer:
-    job_id = await _find_source(control.pool, user.org_id, dag, job)
+async def resume_source(pool: asyncpg.Pool, sources: Signal, user: User, dag: str, job: str) -> PauseAnswer:
+    job_id = await _find_source(pool, user.org_id, dag, job)
     crash_point("resume_source.before_commit")
-    changed = await control.pool.fetchval(queries("sources")["end_pause"], user.org_id, job_id)
+    changed = await pool.fetchval(queries("sources")["end_pause"], user.org_id, job_id)
     crash_point("resume_source.after_commit")
-    control.sources.notify()
+    sources.notify()
     return PauseAnswer(dag=dag, job=job, paused=False, changed=bool(changed))
 
 

@@ -13,15 +13,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from itertools import islice, pairwise, takewhile
 
-import asyncpg
-
 from tracelake.domain.event import RangeScope, partition_key, read_scope
 from tracelake.domain.ranges import Range, format_partition_key, merge, subtract
 from tracelake.errors import Conflict, Incompatible, InvalidRequest
-from tracelake.store.queries import queries
+from tracelake.store.queries import Connection, queries
 from tracelake.wire.output_messages import OutputBody
-
-Connection = asyncpg.pool.PoolConnectionProxy
 
 
 @dataclass(frozen=True)
@@ -44,7 +40,10 @@ async def is_still_current(
     rows = await connection.fetch(
         queries("complete")["current_partitions"], outputs[0].dataset_version, *columns_of(written), started_at
     )
-    there = [_current(row) for row in rows]
+    there = [
+        Partition(key, None if start is None else Range(start, stop), newer, commit)
+        for key, start, stop, commit, newer in rows
+    ]
     newer = _Ground([part for part in there if part.newer])
     current = [(output, part) for output, part in zip(outputs, written, strict=True) if not newer.holds(part)]
     _refuse_mixture([part for _, part in current], there)
@@ -139,8 +138,3 @@ def _meet(partition: Partition, other: Partition) -> bool:
 
 def _say(rest: Sequence[Range]) -> str:
     return ", ".join(f"{format_partition_key(span)} would be lost" for span in rest)
-
-
-def _current(row: asyncpg.Record) -> Partition:
-    span = Range(row["start"], row["stop"]) if row["start"] is not None else None
-    return Partition(row["partition_key"], span, row["newer"], row["commit"])

@@ -5,7 +5,9 @@ Claims that arrive together are one statement (`runtime/coalesce.py`).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 from uuid import UUID, uuid4, uuid5
 
@@ -13,15 +15,17 @@ import asyncpg
 import msgspec
 
 from tracelake.dispatcher.alerts.of_tasks import alerts_of
-from tracelake.dispatcher.bundles.url import bundle_ref
-from tracelake.dispatcher.control import Control
+from tracelake.dispatcher.bundles.url import BundleUrls
 from tracelake.dispatcher.dags.catalog import operators
-from tracelake.dispatcher.tasks.grant import token_for
+from tracelake.dispatcher.signal import AfterCommit
+from tracelake.dispatcher.tasks.grant import TokenMint
+from tracelake.dispatcher.tasks.names import TaskNames
 from tracelake.domain.task import TaskState, why_not_claimed
 from tracelake.runtime.coalesce import Coalesced
 from tracelake.runtime.crash_points import crash_point
+from tracelake.settings import RuntimeSettings
 from tracelake.store.jobs import Job, JobCache
-from tracelake.store.queries import Connection, Queryable, queries
+from tracelake.store.queries import Connection, Queryable, Row, fetch_rows, queries
 from tracelake.wire.task_messages import (
     AlertRef,
     BootstrapRef,
@@ -34,47 +38,139 @@ from tracelake.wire.task_messages import (
     ScopeRef,
     TaskPayload,
 )
+from tracelake.wire.user_tasks import TaskStatus
 
 Answer = Claimed | NotClaimed
 NAMES = msgspec.json.Decoder(dict[UUID, str | None])
 INPUTS = msgspec.json.Decoder(list[InputRef])
 
 
-def claimer(control: Control) -> Coalesced[ClaimRequest, Answer]:
-    async def run(asked: Sequence[ClaimRequest]) -> Sequence[Answer | Exception]:
-        crash_point("claim_task.before_commit")
-        answers = await claim_tasks(control, asked)
-        crash_point("claim_task.after_commit")
-        return answers
+class TaskRow(Row, frozen=True):
+    """A task as a claim returns it; for a fetch, without a lease."""
 
-    return Coalesced(run, key=lambda request: request.task_id, verb="claim", metrics=control.metrics)
+    task_id: UUID
+    org_id: UUID
+    job_id: UUID
+    status: TaskStatus
+    attempt: int
+    lease_token: UUID
+    lease_expires_at: datetime
+    timeout_seconds: int | None
+    trigger: str | None
+    invalidation_id: UUID | None
+    bootstrap: str | None
+    inputs: str | None
+    state: str | None
+    names: str | None
 
 
-async def claim_tasks(
-    control: Control, asked: Sequence[ClaimRequest], connection: Connection | None = None
-) -> list[Answer | Exception]:
-    """`connection`: of a caller that claims in a transaction of its own."""
-    database = connection or control.hot
-    jobs = control.jobs.through(connection) if connection else control.jobs
-    rows = await database.fetch(queries("claim")["claim_tasks"], *_columns(asked))
-    control.metrics.moved(TaskState.QUEUED, TaskState.RUNNING, len(rows))
-    given = {row["task_id"] for row in rows}
-    statuses: dict[UUID, str] = {}
-    if others := [request for request in asked if request.task_id not in given]:
-        statuses = await _statuses(database, others)
-        running = [other for other in others if statuses.get(other.task_id) == TaskState.RUNNING]
-        rows += await claim_again(database, running)
-        if waiting := [other for other in others if statuses.get(other.task_id) == TaskState.QUEUED]:
-            rows += await _claim_waiting(control, database, waiting)
-            statuses |= await _statuses(database, waiting)
-    answers = {row["task_id"]: await _answer(control, jobs, row) for row in rows}
-    claimed = {task: answer for task, answer in answers.items() if isinstance(answer, Claimed)}
-    orgs = {row["task_id"]: row["org_id"] for row in rows}
-    alerts = await alerts_of(connection or control.pool, {task: item.task for task, item in claimed.items()}, orgs)
-    answers |= {task: _with_alerts(claimed[task], alert) for task, alert in alerts.items()}
-    return [
-        answers.get(request.task_id) or NotClaimed(reason=_why_not(statuses.get(request.task_id))) for request in asked
-    ]
+@dataclass(frozen=True)
+class Payloads:
+    """Describes tasks, the same for a claim, a fetch and a function's invocation; `alerts_of` adds their alerts."""
+
+    runtimes: Mapping[str, RuntimeSettings]
+    bundle_urls: BundleUrls
+
+    async def payload(self, job: Job, row: TaskRow) -> TaskPayload:
+        task = _payload(job, row, _inputs(row.inputs, _trigger_dataset(row.trigger)))
+        bootstrap = _bootstrap(row.bootstrap)
+        if bootstrap is not None:  # from the beginning: what a former version remembered is of what is reset now
+            task = msgspec.structs.replace(task, bootstrap=bootstrap)
+        elif row.state:
+            task = msgspec.structs.replace(task, state=msgspec.json.decode(row.state))
+        if job.bundle is not None:
+            task = msgspec.structs.replace(task, udf=await self.bundle_urls.ref(job.org_id, job.bundle))
+        if job.secrets and self._may_have_secrets(job):
+            task = msgspec.structs.replace(task, secrets=job.secrets)
+        return task
+
+    def _may_have_secrets(self, job: Job) -> bool:
+        """Checked again: it may be deployed from before this was refused, or its runtime be untrusted since."""
+        runtime, operator = self.runtimes.get(job.runtime), operators().get(job.operator)
+        takes = operator is not None and operator.takes_secrets
+        return takes and job.bundle is None and runtime is not None and not runtime.untrusted
+
+
+@dataclass(frozen=True)
+class Claimer:
+    pool: asyncpg.Pool
+    hot: asyncpg.Pool
+    jobs: JobCache
+    payloads: Payloads
+    tokens: TokenMint
+    after: AfterCommit
+    names: TaskNames
+
+    def batched(self) -> Coalesced[ClaimRequest, Answer]:
+        async def run(asked: Sequence[ClaimRequest]) -> Sequence[Answer | Exception]:
+            crash_point("claim_task.before_commit")
+            answers = await self.claim(asked)
+            crash_point("claim_task.after_commit")
+            return answers
+
+        return Coalesced(run, key=lambda request: request.task_id, verb="claim", metrics=self.after.metrics)
+
+    async def claim(
+        self, asked: Sequence[ClaimRequest], connection: Connection | None = None
+    ) -> list[Answer | Exception]:
+        """`connection`: of a caller that claims in a transaction of its own."""
+        database = connection or self.hot
+        rows = await self._claim(database, asked)
+        given = {row.task_id for row in rows}
+        statuses: dict[UUID, str] = {}
+        if others := [request for request in asked if request.task_id not in given]:
+            statuses = await _statuses(database, others)
+            running = [other for other in others if statuses.get(other.task_id) == TaskState.RUNNING]
+            rows += await claim_again(database, running)
+            if waiting := [other for other in others if statuses.get(other.task_id) == TaskState.QUEUED]:
+                rows += await self._claim_waiting(database, waiting)
+                statuses |= await _statuses(database, waiting)
+        jobs = self.jobs.through(connection) if connection else self.jobs
+        answers = {row.task_id: await self._answer(jobs, row) for row in rows}
+        claimed = {task: answer for task, answer in answers.items() if isinstance(answer, Claimed)}
+        orgs = {row.task_id: row.org_id for row in rows}
+        alerts = await alerts_of(connection or self.pool, {task: item.task for task, item in claimed.items()}, orgs)
+        answers |= {task: _with_alerts(claimed[task], alert) for task, alert in alerts.items()}
+        return [
+            answers.get(request.task_id) or NotClaimed(reason=_why_not(statuses.get(request.task_id)))
+            for request in asked
+        ]
+
+    async def _claim(self, database: Queryable, asked: Sequence[ClaimRequest]) -> list[TaskRow]:
+        rows = await fetch_rows(database, queries("claim")["claim_tasks"], TaskRow, *_columns(asked))
+        self.after.metrics.moved(TaskState.QUEUED, TaskState.RUNNING, len(rows))
+        return rows
+
+    async def _claim_waiting(self, database: Queryable, asked: Sequence[ClaimRequest]) -> list[TaskRow]:
+        """Tasks that wait and were not given. Those whose work a later task of their job does too are closed. The
+        others are asked for again: what stood before them may have ended meanwhile.
+        """
+        rows = await database.fetch(queries("claim")["supersede"], [request.task_id for request in asked])
+        closed = {task for (task,) in rows}
+        if closed:
+            self.after.metrics.moved(TaskState.QUEUED, TaskState.CANCELED, len(closed))
+            self.after.outbox.notify()  # slots came back
+        left = [request for request in asked if request.task_id not in closed]
+        return await self._claim(database, left) if left else []
+
+    async def _answer(self, jobs: JobCache, row: TaskRow) -> Claimed | Exception:
+        """An error with one task (its code cannot be read, say) is the answer to its caller alone."""
+        try:
+            return await self._claimed(await jobs.get(row.job_id), row)
+        except Exception as wrong:  # noqa: BLE001 - it is the answer
+            return wrong
+
+    async def _claimed(self, job: Job, row: TaskRow) -> Claimed:
+        self.names.remember(row.task_id, job)
+        self.after.leases.due_in(job.heartbeat_timeout_seconds)
+        task = await self.payloads.payload(job, row)
+        return Claimed(
+            attempt=row.attempt,
+            lease_token=row.lease_token,
+            lease_expires_at=row.lease_expires_at,
+            capability_token=await self.tokens.token_for(job, row.task_id, row.attempt, task.inputs, names=_names(row)),
+            task=task,
+        )
 
 
 def _with_alerts(item: Claimed, alerts: list[AlertRef]) -> Claimed:
@@ -94,17 +190,19 @@ def _lease_token(asked: ClaimRequest) -> UUID:
     return uuid5(asked.claim_id, str(asked.task_id)) if asked.claim_id else uuid4()
 
 
-async def claim_again(database: Queryable, asked: Sequence[ClaimRequest]) -> list[asyncpg.Record]:
+async def claim_again(database: Queryable, asked: Sequence[ClaimRequest]) -> list[TaskRow]:
     """Those that the callers hold already: their first answer was lost."""
     repeatable = [request for request in asked if request.claim_id]
-    return await database.fetch(queries("claim")["claim_again"], *_columns(repeatable)) if repeatable else []
+    if not repeatable:
+        return []
+    return await fetch_rows(database, queries("claim")["claim_again"], TaskRow, *_columns(repeatable))
 
 
-def _payload(job: Job, row: asyncpg.Record, inputs: list[InputRef]) -> TaskPayload:
+def _payload(job: Job, row: TaskRow, inputs: list[InputRef]) -> TaskPayload:
     names = _names(row)
     return TaskPayload(
-        task_id=row["task_id"],
-        attempt=row["attempt"],
+        task_id=row.task_id,
+        attempt=row.attempt,
         job=JobRef(dag_name=job.dag_name, name=job.name),
         operator=job.operator,
         config=job.config,
@@ -119,74 +217,16 @@ def _payload(job: Job, row: asyncpg.Record, inputs: list[InputRef]) -> TaskPaylo
             )
             for output in job.outputs
         ],
-        scope=_scope(row["trigger"]),
+        scope=_scope(row.trigger),
         heartbeat_seconds=job.heartbeat_interval_seconds,
-        timeout_seconds=row["timeout_seconds"],
-        invalidation_id=row["invalidation_id"],
+        timeout_seconds=row.timeout_seconds,
+        invalidation_id=row.invalidation_id,
     )
 
 
 async def _statuses(database: Queryable, asked: Sequence[ClaimRequest]) -> dict[UUID, str]:
     rows = await database.fetch(queries("claim")["statuses"], [request.task_id for request in asked])
-    return {row["id"]: row["status"] for row in rows}
-
-
-async def _claim_waiting(control: Control, database: Queryable, asked: Sequence[ClaimRequest]) -> list[asyncpg.Record]:
-    """Tasks that wait and were not given. Those whose work a later task of their job does too are closed. The others
-    are asked for again: what stood before them may have ended meanwhile.
-    """
-    rows = await database.fetch(queries("claim")["supersede"], [request.task_id for request in asked])
-    closed = {row["id"] for row in rows}
-    if closed:
-        control.metrics.moved(TaskState.QUEUED, TaskState.CANCELED, len(closed))
-        control.outbox_signal.notify()  # slots came back
-    left = [request for request in asked if request.task_id not in closed]
-    rows = await database.fetch(queries("claim")["claim_tasks"], *_columns(left)) if left else []
-    control.metrics.moved(TaskState.QUEUED, TaskState.RUNNING, len(rows))
-    return rows
-
-
-async def _answer(control: Control, jobs: JobCache, row: asyncpg.Record) -> Claimed | Exception:
-    """An error with one task (its code cannot be read, say) is the answer to its caller alone."""
-    try:
-        return await _claimed(control, await jobs.get(row["job_id"]), row)
-    except Exception as wrong:  # noqa: BLE001 - it is the answer
-        return wrong
-
-
-async def _claimed(control: Control, job: Job, row: asyncpg.Record) -> Claimed:
-    control.names.remember(row["task_id"], job)
-    control.leases.due_in(job.heartbeat_timeout_seconds)
-    task = await payload(control, job, row)
-    return Claimed(
-        attempt=row["attempt"],
-        lease_token=row["lease_token"],
-        lease_expires_at=row["lease_expires_at"],
-        capability_token=await token_for(control, job, row["task_id"], row["attempt"], task.inputs, names=_names(row)),
-        task=task,
-    )
-
-
-async def payload(control: Control, job: Job, row: asyncpg.Record) -> TaskPayload:
-    """What a task is, the same for a claim, a fetch and a function's invocation; `alerts_of` adds its alerts."""
-    task = _payload(job, row, _inputs(row["inputs"], _trigger_dataset(row["trigger"])))
-    bootstrap = _bootstrap(row["bootstrap"])
-    if bootstrap is not None:  # from the beginning: what a former version remembered is of what is reset now
-        task = msgspec.structs.replace(task, bootstrap=bootstrap)
-    elif row["state"]:
-        task = msgspec.structs.replace(task, state=msgspec.json.decode(row["state"]))
-    if job.bundle is not None:
-        task = msgspec.structs.replace(task, udf=await bundle_ref(control, job.org_id, job.bundle))
-    if job.secrets and _may_have_secrets(control, job):
-        task = msgspec.structs.replace(task, secrets=job.secrets)
-    return task
-
-
-def _may_have_secrets(control: Control, job: Job) -> bool:
-    """Asked again: it may be deployed from before this was refused, and its runtime may have become untrusted since."""
-    runtime, operator = control.runtimes.get(job.runtime), operators().get(job.operator)
-    takes = operator is not None and operator.takes_secrets
-    return takes and job.bundle is None and runtime is not None and not runtime.untrusted
+    return {task: status for task, status in rows}  # noqa: C416 - records are no tuples
 
 
 def _bootstrap(asked: str | None) -> BootstrapRef | None:
@@ -194,9 +234,9 @@ def _bootstrap(asked: str | None) -> BootstrapRef | None:
     return found if found is not None and found.reset_outputs else None
 
 
-def _names(row: asyncpg.Record) -> dict[UUID, str | None]:
+def _names(row: TaskRow) -> dict[UUID, str | None]:
     """The published names of what it writes, as they are now: a job is kept for ever, a name is not."""
-    return NAMES.decode(row.get("names") or "{}")
+    return NAMES.decode(row.names or "{}")
 
 
 def _why_not(was: str | None) -> Any:

@@ -14,7 +14,6 @@ from datetime import datetime
 from typing import Final
 from uuid import UUID, uuid5
 
-import asyncpg
 import msgspec
 
 from tracelake.capability.claims import Claims
@@ -26,13 +25,17 @@ from tracelake.domain.object_names import SCHEME, Folder
 from tracelake.domain.ranges import inclusive
 from tracelake.errors import Conflict, Forbidden, Incompatible, InvalidRequest
 from tracelake.store.jobs import Job
-from tracelake.store.queries import queries
+from tracelake.store.queries import Connection, Row, find_row, queries
 from tracelake.wire.markers import ColumnEntry, in_words
 from tracelake.wire.output_messages import CompleteRequest, OutputBody, PublishedBody, StorageRef
 
-Connection = asyncpg.pool.PoolConnectionProxy
 GLOB: Final = re.compile(r"[A-Za-z0-9_.*-]{1,255}")
 """As the schema has it."""
+
+
+class GenerationSchema(Row, frozen=True):
+    schema_hash: str | None
+    columns: str | None
 
 
 async def lock_datasets(connection: Connection, outputs: Iterable[OutputBody]) -> None:
@@ -121,10 +124,11 @@ async def _agreed_schema(
     sql, first = queries("complete"), outputs[0]
     columns = msgspec.to_builtins(schema.columns) if schema else None
     await connection.execute(sql["set_schema"], first.dataset_version, min(given), columns)
-    row = await connection.fetchrow(sql["generation_of"], claims.org_id, first.dataset_uuid, first.dataset_version)
-    if row is None or given != {row["schema_hash"]}:
+    generation = claims.org_id, first.dataset_uuid, first.dataset_version
+    known = await find_row(connection, sql["schema_of"], GenerationSchema, *generation)
+    if known is None or given != {known.schema_hash}:
         raise Incompatible(
-            f"the schema changed within a generation: it has ({_said(row)}), this output has"
+            f"the schema changed within a generation: it has ({_said(known)}), this output has"
             f" ({in_words(schema.columns) if schema else ', '.join(sorted(given))})",
             where="/outputs",
             hint="a changed schema is a changed job: deploy it, and a new generation is built",
@@ -132,11 +136,11 @@ async def _agreed_schema(
     return min(given)
 
 
-def _said(row: asyncpg.Record | None) -> str:
+def _said(schema: GenerationSchema | None) -> str:
     """The generation's schema, in words where it is known so well."""
-    if row is None or row["columns"] is None:
-        return str(row and row["schema_hash"])
-    return in_words(msgspec.json.decode(row["columns"], type=list[ColumnEntry]))
+    if schema is None or schema.columns is None:
+        return str(schema and schema.schema_hash)
+    return in_words(msgspec.json.decode(schema.columns, type=list[ColumnEntry]))
 
 
 async def _publish(connection: Connection, published: PublishedBody, where: str, claims: Claims) -> None:
@@ -163,8 +167,9 @@ async def _publish(connection: Connection, published: PublishedBody, where: str,
     )
     if new is None:
         key = (published.config_hash, published.range_start, published.range_end)
-        row = await connection.fetchrow(sql["published_range"], published.dataset_uuid, published.dataset_version, *key)
-        if row is None or (row["storage_location"], row["storage_glob"]) != (location, ref.glob):
+        generation = published.dataset_uuid, published.dataset_version
+        stored = await connection.fetchrow(sql["published_range"], *generation, *key)
+        if stored is None or tuple(stored) != (location, ref.glob):
             raise Conflict("this range has been published with other contents", where=f"{where}/storage_ref")
 
 

@@ -28,11 +28,10 @@ from tracelake.domain.task import TaskState
 from tracelake.errors import BadInput, Conflict, LeaseLost, Refused, TraceError
 from tracelake.runtime.crash_points import crash_point
 from tracelake.store.jobs import JobCache
-from tracelake.store.queries import queries
-from tracelake.store.tasks import fence_columns, is_over, lock_fenced, not_current
+from tracelake.store.queries import Connection, Queryable, Row, fetch_rows, queries
+from tracelake.store.tasks import FencedTask, fence_columns, is_over, lock_fenced, not_current
 from tracelake.wire.output_messages import CompleteAnswer
 
-Connection = asyncpg.pool.PoolConnectionProxy
 Commits = Mapping[UUID, int]
 Effect = Commits | TraceError
 log = structlog.get_logger()
@@ -50,11 +49,34 @@ class BatchOptions:
     """Whether events are routed in the same statement; only where this replica publishes the wake-ups after it."""
 
 
+class BatchRow(Row, frozen=True):
+    """A task as it was before its completion; without a number, a new task, of which only the last two are set."""
+
+    n: int | None
+    open: bool
+    """The attempt could still be completed: the batch ended it."""
+    status: str
+    completion_hash: bytes | None
+    answer: str | None
+    """To the completion that ended the attempt before."""
+    next_retry_at: datetime | None
+    retry_seconds: float | None
+    was_final: bool
+    org_id: UUID
+    dag_name: str
+    job_name: str
+    restarts: bool | None
+    """An always-on source, which is started again after a failure."""
+    has_slots: bool
+    entry: int | None
+    payload: str
+
+
 class Ended(NamedTuple):
     """An attempt that the batch ended: the completion, and the task as it was before."""
 
     completion: Completion
-    task: asyncpg.Record
+    task: BatchRow
 
 
 @dataclass(frozen=True)
@@ -110,20 +132,20 @@ async def complete_in_transaction(
 async def _commit_effects(connection: Connection, batch: Sequence[Completion], jobs: JobCache) -> dict[int, Effect]:
     """What came of the completions with effects, by their position; none for those that are not open any more."""
     tasks = await lock_fenced(connection, [completion.request for completion in batch])
-    pending = [n for n, completion in enumerate(batch) if completion.has_effects and n in tasks and tasks[n]["open"]]
+    pending = [n for n, completion in enumerate(batch) if completion.has_effects and n in tasks and tasks[n].open]
     await lock_datasets(connection, chain.from_iterable(batch[n].request.outputs for n in pending))
     return {n: await _commit(connection, batch[n], tasks[n], jobs) for n in pending}
 
 
-async def _commit(connection: Connection, completion: Completion, task: asyncpg.Record, jobs: JobCache) -> Effect:
+async def _commit(connection: Connection, completion: Completion, task: FencedTask, jobs: JobCache) -> Effect:
     request, claims = completion.request, completion.claims
     try:
         async with connection.transaction():
-            if task["late"] and request.outputs:
-                await _refuse_deleted_files(connection, task["started_at"])
-            job = await jobs.through(connection).get(task["job_id"])
+            if task.late and request.outputs:
+                await _refuse_deleted_files(connection, task.started_at)
+            job = await jobs.through(connection).get(task.job_id)
             commits = await commit_outputs(
-                connection, job, request, claims, schemas=completion.schemas, started_at=task["started_at"]
+                connection, job, request, claims, schemas=completion.schemas, started_at=task.started_at
             )
             await store_invalidations(connection, claims, request.invalidations, completion.invalidations)
             return commits
@@ -144,7 +166,7 @@ async def _refuse_deleted_files(connection: Connection, started_at: datetime) ->
 
 
 async def _end(
-    database: asyncpg.Pool | Connection,
+    database: Queryable,
     batch: Sequence[Completion],
     effects: Mapping[int, Effect],
     options: BatchOptions,
@@ -155,21 +177,23 @@ async def _end(
     left = {n: completion for n, completion in enumerate(batch) if n not in refusals}
     columns = *_completion_columns(left, commits), *_event_columns(left, commits)
     crash_point("complete_failed.before_commit", when=any(item.fault for item in batch))
-    rows = await database.fetch(
+    rows = await fetch_rows(
+        database,
         queries("complete")["complete_tasks"],
+        BatchRow,
         options.routes,
         options.replica,
         HOLD,
         options.failure_alert,
         *columns,
     )
-    tasks = {row["n"]: row for row in rows if row["n"] is not None}
-    created = [row for row in rows if row["n"] is None]
-    ended = [Ended(left[n], task) for n, task in tasks.items() if task["open"]]
+    tasks = {row.n: row for row in rows if row.n is not None}
+    created = [row for row in rows if row.n is None]
+    ended = [Ended(left[n], task) for n, task in tasks.items() if task.open]
     return BatchResult(
         answers=[refusals.get(n) or _answer(item, tasks.get(n), commits.get(n)) for n, item in enumerate(batch)],
         ended=ended,
-        wake_ups=[WakeUp(row["entry"], row["payload"]) for row in created if row["entry"] is not None],
+        wake_ups=[WakeUp(row.entry, row.payload) for row in created if row.entry is not None],
         created=len(created),
         has_events_to_route=not options.routes and any(item.completion.events for item in ended),
     )
@@ -201,15 +225,15 @@ def _event_columns(batch: Mapping[int, Completion], commits: Mapping[int, Commit
     return transposed(rows, 11)
 
 
-def _answer(completion: Completion, task: asyncpg.Record | None, commits: Commits | None) -> CompleteAnswer | Exception:
+def _answer(completion: Completion, task: BatchRow | None, commits: Commits | None) -> CompleteAnswer | Exception:
     request = completion.request
     if task is None:
         return not_current()
-    if task["open"]:
+    if task.open:
         return CompleteAnswer(
-            status=request.status, next_retry_at=task["next_retry_at"], commits=dict(commits) if commits else None
+            status=request.status, next_retry_at=task.next_retry_at, commits=dict(commits) if commits else None
         )
-    return _answer_again(completion, task["status"], task["completion_hash"], task["answer"])
+    return _answer_again(completion, task.status, task.completion_hash, task.answer)
 
 
 def _answer_again(

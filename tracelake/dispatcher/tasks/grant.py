@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import count
 from typing import Final
 from uuid import UUID
 
-from tracelake.capability.claims import mint, new_claims
-from tracelake.dispatcher.control import Control
+from tracelake.capability.claims import Claims, mint, new_claims, renewal_due
 from tracelake.domain.dag.model import Storage
 from tracelake.domain.grants import GrantedDataset, S3Prefixes
 from tracelake.domain.ids import Attempt, CommitNumber, DatasetId, DatasetName, DatasetVersion, OrgId, TaskId
 from tracelake.domain.object_names import SCHEME, Folder
 from tracelake.domain.storage_locations import buffer_folder, scratch_folder, shared_buffer_folder
+from tracelake.ports import Signer
+from tracelake.settings import TokenSettings
+from tracelake.store.clock import DatabaseClock
 from tracelake.store.jobs import Job
 from tracelake.wire.markers import attempt_folder
 from tracelake.wire.task_messages import InputRef
@@ -22,35 +25,64 @@ NAME_ROOM: Final = 120
 """Of a name's 128 characters, so that a number fits behind."""
 
 
-async def token_for(
-    control: Control,
-    job: Job,
-    task_id: UUID,
-    attempt: int,
-    inputs: Sequence[InputRef],
-    *,
-    names: Mapping[UUID, str | None],
-) -> str:
-    """`names`: under which people know what it writes, now."""
-    claims = new_claims(
-        issuer=control.tokens.issuer,
-        org_id=OrgId(job.org_id),
-        task_id=TaskId(task_id),
-        attempt=Attempt(attempt),
-        datasets=(*_read(inputs), *_written(job, names)),
-        s3=S3Prefixes(read=_prefixes(inputs), write=tuple(map(str, _folders(control, job, task_id, attempt)))),
-        timeout_seconds=job.timeout_seconds,
-        now=control.clock(),
-        max_life_seconds=control.tokens.max_life_seconds,
-    )
-    token = await mint(control.signer, claims)
-    control.minted(token, claims)
-    return token
+@dataclass(frozen=True)
+class TokenMint:
+    signer: Signer
+    settings: TokenSettings
+    clock: DatabaseClock
+    """Times tokens; leases and retries are timed in SQL."""
+    scratch_bucket: str
+    minted: Callable[[str, Claims], None]
+    """Called with every token of a claim, so that the verifier need not check its signature."""
+
+    async def token_for(
+        self,
+        job: Job,
+        task_id: UUID,
+        attempt: int,
+        inputs: Sequence[InputRef],
+        *,
+        names: Mapping[UUID, str | None],
+    ) -> str:
+        """`names`: under which people know what it writes, now."""
+        folders = _folders(self.scratch_bucket, job, task_id, attempt)
+        claims = new_claims(
+            issuer=self.settings.issuer,
+            org_id=OrgId(job.org_id),
+            task_id=TaskId(task_id),
+            attempt=Attempt(attempt),
+            datasets=(*_read(inputs), *_written(job, names)),
+            s3=S3Prefixes(read=_prefixes(inputs), write=tuple(map(str, folders))),
+            timeout_seconds=job.timeout_seconds,
+            now=self.clock(),
+            max_life_seconds=self.settings.max_life_seconds,
+        )
+        token = await mint(self.signer, claims)
+        self.minted(token, claims)
+        return token
+
+    async def fresh_token(self, claims: Claims) -> str | None:
+        """Past half its life (S14), with the same grants; if it is lost, the next heartbeat returns another."""
+        now = self.clock()
+        if not renewal_due(claims, now):
+            return None
+        fresh = new_claims(
+            issuer=claims.iss,
+            org_id=claims.org_id,
+            task_id=claims.task_id,
+            attempt=claims.attempt,
+            datasets=claims.datasets,
+            s3=claims.s3,
+            # The same life as the old one had.
+            timeout_seconds=None,
+            now=now,
+            max_life_seconds=claims.exp - claims.iat,
+        )
+        return await mint(self.signer, fresh)
 
 
-def _folders(control: Control, job: Job, task_id: UUID, attempt: int) -> Iterator[Folder]:
+def _folders(scratch: str, job: Job, task_id: UUID, attempt: int) -> Iterator[Folder]:
     """Where it may write: its files, its batches for the sink, and what it needs for itself."""
-    scratch = control.places.scratch_bucket
     for output in job.outputs:
         if output.storage_location.startswith(SCHEME):
             yield attempt_folder(output.storage_location, task_id, attempt)

@@ -2,20 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from datetime import datetime
 from typing import Any
+from uuid import UUID
 
 import structlog
 
-from tracelake.dispatcher.control import Control
+from tracelake.runtime.metrics import Metrics
+from tracelake.store.queries import Row
 
 log = structlog.get_logger()
 
-FIELDS = ("org", "dag", "job", "task", "attempt", "fault", "because")
+
+class FailedAttempt(Row, frozen=True):
+    org: UUID
+    dag: str
+    job: str
+    task: UUID
+    attempt: int
+    fault: str | None
+    because: str | None
+    next_retry_at: datetime | None = None
+    for_good: bool = True
+
+    @property
+    def log_fields(self) -> dict[str, Any]:
+        subject = {"org": str(self.org), "dag": self.dag, "job": self.job, "task": str(self.task)}
+        return {**subject, "attempt": self.attempt, "fault": self.fault, "because": self.because}
 
 
-def report_final_failure(control: Control, failure: Mapping[str, Any]) -> None:
-    """`failure`: org, dag, job, task, attempt, fault and because; other fields are ignored."""
-    control.metrics.failed_for_good.labels(failure["dag"], failure["job"], failure["fault"]).inc()
-    fields = {name: failure[name] for name in FIELDS}
-    log.error("task failed for good", **fields | {"org": str(fields["org"]), "task": str(fields["task"])})
+def report_final_failure(metrics: Metrics, failure: FailedAttempt) -> None:
+    metrics.failed_for_good.labels(failure.dag, failure.job, failure.fault).inc()
+    log.error("task failed for good", **failure.log_fields)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from uuid import UUID
 
-from tracelake.dispatcher.control import Control
+import asyncpg
+
+from tracelake.dispatcher.signal import AfterCommit
 from tracelake.dispatcher.tasks.show import no_such_task
 from tracelake.domain.task import TaskState
 from tracelake.errors import Conflict
@@ -13,19 +15,19 @@ from tracelake.store.queries import queries
 from tracelake.wire.user_tasks import RetryAnswer
 
 
-async def retry_task(control: Control, org_id: UUID, task_id: UUID) -> RetryAnswer:
+async def retry_task(pool: asyncpg.Pool, after: AfterCommit, org_id: UUID, task_id: UUID) -> RetryAnswer:
     crash_point("retry_task.before_commit")
-    attempt = await control.pool.fetchval(queries("lifecycle")["revive_task"], task_id, org_id)
+    attempt = await pool.fetchval(queries("lifecycle")["revive_task"], task_id, org_id)
     crash_point("retry_task.after_commit")
     if attempt is None:
-        raise await _refusal(control, org_id, task_id)
-    control.metrics.moved(TaskState.FAILED, TaskState.QUEUED)
-    control.outbox_signal.notify()
+        raise await _refusal(pool, org_id, task_id)
+    after.metrics.moved(TaskState.FAILED, TaskState.QUEUED)
+    after.outbox.notify()
     return RetryAnswer(task_id=task_id, attempt=attempt)
 
 
-async def _refusal(control: Control, org_id: UUID, task_id: UUID) -> Exception:
-    status = await control.pool.fetchval(queries("user_tasks")["task_status"], task_id, org_id)
+async def _refusal(pool: asyncpg.Pool, org_id: UUID, task_id: UUID) -> Exception:
+    status = await pool.fetchval(queries("user_tasks")["task_status"], task_id, org_id)
     if status is None:
         return no_such_task(task_id)
     return Conflict(

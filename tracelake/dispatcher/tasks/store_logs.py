@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from tracelake.dispatcher.control import Control
+import asyncpg
+
 from tracelake.store.queries import queries
 from tracelake.store.tasks import not_current
 from tracelake.wire.task_messages import LogsAnswer, LogsRequest
@@ -15,9 +16,9 @@ LINE: Final = 2_000
 """Characters of one line."""
 
 
-async def store_logs(control: Control, request: LogsRequest) -> LogsAnswer:
+async def store_logs(database: asyncpg.Pool, request: LogsRequest) -> LogsAnswer:
     lines = request.lines[: max(0, ROOM - request.first)]
-    kept = await control.hot.fetchval(
+    kept = await database.fetchval(
         queries("task_logs")["store_lines"],
         request.task_id,
         request.attempt,

@@ -1,8 +1,8 @@
 -- name: claim_tasks
 -- Queued to Running, for every task asked for at once: lease, history and pinned inputs in one statement. A row for
--- each that was claimed, with the number of its request.
+-- each that was claimed.
 WITH asked AS (
-    SELECT * FROM unnest($1::uuid[], $2::text[], $3::uuid[]) WITH ORDINALITY AS a (task_id, worker_id, lease_token, n)
+    SELECT * FROM unnest($1::uuid[], $2::text[], $3::uuid[]) AS a (task_id, worker_id, lease_token)
      ORDER BY task_id -- every batch locks its tasks in this order: no two wait for each other
 ), claimed AS (
     UPDATE tasks t
@@ -24,7 +24,7 @@ WITH asked AS (
        AND NOT CASE WHEN j.makes_whole AND t.invalidation_id IS NULL THEN EXISTS (
                SELECT FROM tasks later WHERE later.job_id = t.job_id AND later.status = 'Queued' AND later.id > t.id)
            ELSE false END
-    RETURNING a.n, t.id, t.org_id, t.job_id, t.status, t.attempt, t.lease_token, t.worker_id, t.started_at, t.lease_expires_at,
+    RETURNING t.id, t.org_id, t.job_id, t.status, t.attempt, t.lease_token, t.worker_id, t.started_at, t.lease_expires_at,
               t.timeout_seconds, t.input_versions, t.invalidation_id, j.dag_name, j.dag_version_id,
               j.output_datasets, CASE WHEN j.bootstrapped_at IS NULL THEN j.bootstrap END AS bootstrap
 ), history AS (
@@ -49,7 +49,7 @@ WITH asked AS (
     SELECT task_id, attempt, org_id, dataset_uuid, version, last_commit FROM pinned
     ON CONFLICT DO NOTHING
 )
-SELECT c.n, c.id AS task_id, c.org_id, c.job_id, c.status::text, c.attempt, c.lease_token, c.lease_expires_at, c.timeout_seconds,
+SELECT c.id AS task_id, c.org_id, c.job_id, c.status::text, c.attempt, c.lease_token, c.lease_expires_at, c.timeout_seconds,
        c.input_versions::text AS trigger, c.invalidation_id, c.bootstrap::text,
        (SELECT jsonb_agg(input_ref(p.dataset_uuid, p.version, p.last_commit, p.name, p.alias, p.storage_location, p.where_tree,
                                    p.triggers) ORDER BY p.position)
@@ -63,7 +63,7 @@ SELECT c.n, c.id AS task_id, c.org_id, c.job_id, c.status::text, c.attempt, c.le
 -- Repeated claims whose first answer was lost: what was recorded then, and the lease from now on. It is extended only
 -- within the time of one lease after the claim: repeating a claim does not hold a task for ever.
 WITH asked AS (
-    SELECT * FROM unnest($1::uuid[], $2::text[], $3::uuid[]) WITH ORDINALITY AS a (task_id, worker_id, lease_token, n)
+    SELECT * FROM unnest($1::uuid[], $2::text[], $3::uuid[]) AS a (task_id, worker_id, lease_token)
      ORDER BY task_id -- every batch locks its tasks in this order: no two wait for each other
 ), claimed AS (
     UPDATE tasks t
@@ -79,27 +79,12 @@ WITH asked AS (
        AND t.worker_id = a.worker_id
        AND holds_lease(t, t.attempt, a.lease_token) -- fence
        AND (t.status = 'Running') IS TRUE -- fence
-    RETURNING a.n, t.id, t.org_id, t.job_id, t.status, t.attempt, t.lease_token, t.lease_expires_at, t.timeout_seconds,
-              t.input_versions, t.invalidation_id, j.output_datasets,
-              CASE WHEN j.bootstrapped_at IS NULL THEN j.bootstrap END AS bootstrap
-), pinned AS (
-    SELECT c.id AS task_id, i.position, i.dataset_uuid, i.where_tree, i.name AS alias, i.triggers, d.name,
-           v.id AS version, v.storage_location, r.input_commit AS last_commit
-      FROM claimed c
-      JOIN job_inputs i ON i.job_id = c.job_id
-      JOIN datasets d ON d.id = i.dataset_uuid
-      JOIN task_inputs r ON r.task_id = c.id AND r.attempt = c.attempt AND r.input_dataset_uuid = i.dataset_uuid
-      JOIN dataset_versions v ON v.id = r.input_dataset_version
+    RETURNING t.id, t.attempt, t.lease_token, t.lease_expires_at
 )
-SELECT c.n, c.id AS task_id, c.org_id, c.job_id, c.status::text, c.attempt, c.lease_token, c.lease_expires_at, c.timeout_seconds,
-       c.input_versions::text AS trigger, c.invalidation_id, c.bootstrap::text,
-       (SELECT jsonb_agg(input_ref(p.dataset_uuid, p.version, p.last_commit, p.name, p.alias, p.storage_location, p.where_tree,
-                                   p.triggers) ORDER BY p.position)
-          FROM pinned p WHERE p.task_id = c.id)::text AS inputs,
-       (SELECT s.state FROM operator_state s
-         WHERE s.org_id = c.org_id AND s.job_id = c.job_id AND s.state_key = 'default')::text AS state,
-       (SELECT jsonb_object_agg(d.id, d.name) FROM datasets d WHERE d.id = ANY (c.output_datasets))::text AS names
-  FROM claimed c;
+SELECT d.task_id, d.org_id, d.job_id, d.status, c.attempt, c.lease_token, c.lease_expires_at, d.timeout_seconds, d.trigger,
+       d.invalidation_id, d.bootstrap, d.inputs, d.state, d.names
+  FROM claimed c
+  JOIN described_tasks d ON d.task_id = c.id;
 
 -- name: supersede
 -- Of jobs that make their whole output anew: tasks of theirs (those asked for are among them) that wait although a later
@@ -129,7 +114,7 @@ UPDATE tasks t
    SET status = 'Canceled', completed_at = now(), superseded_by = b.later,
        cancel_reason = format('superseded by task %s, which was queued later and makes the whole output anew', b.later)
   FROM behind b
- WHERE t.id = b.id
+ WHERE t.id = b.id AND (t.status = 'Queued') IS TRUE
 RETURNING t.id;
 
 -- name: statuses
@@ -137,40 +122,11 @@ RETURNING t.id;
 SELECT t.id, t.status::text FROM tasks t WHERE t.id = ANY ($1::uuid[]);
 
 -- name: fetch_task
--- A task without claiming it: the same as a claim is answered with, but for the lease. Inputs are as its attempt has
--- pinned them, or, before it is claimed, as a claim would pin them now.
-WITH claimed AS (
-    SELECT 1 AS n, t.id, t.org_id, t.job_id, t.status, t.attempt, NULL::uuid AS lease_token,
-           NULL::timestamptz AS lease_expires_at, t.timeout_seconds, t.input_versions, t.invalidation_id, j.dag_name,
-           j.dag_version_id, j.output_datasets, CASE WHEN j.bootstrapped_at IS NULL THEN j.bootstrap END AS bootstrap
-      FROM tasks t
-      JOIN jobs j ON j.id = t.job_id
-     WHERE t.id = $1
-), pinned AS (
-    SELECT c.id AS task_id, i.position, i.dataset_uuid, i.where_tree, i.name AS alias, i.triggers, d.name,
-           v.id AS version, v.storage_location,
-           CASE WHEN r.task_id IS NULL THEN h.last_commit ELSE r.input_commit END AS last_commit
-      FROM claimed c
-      JOIN job_inputs i ON i.job_id = c.job_id
-      JOIN datasets d ON d.id = i.dataset_uuid
-      LEFT JOIN task_inputs r ON r.task_id = c.id AND r.attempt = c.attempt AND r.input_dataset_uuid = i.dataset_uuid
-      LEFT JOIN dag_current_versions other
-             ON other.org_id = d.org_id AND other.dag_name = d.producer_dag_name AND d.producer_dag_name <> c.dag_name
-      LEFT JOIN dag_version_datasets served
-             ON served.dag_version_id = coalesce(other.dag_version_id, c.dag_version_id)
-            AND served.dataset_uuid = i.dataset_uuid
-      JOIN dataset_versions v ON v.id = coalesce(r.input_dataset_version, served.dataset_version)
-      LEFT JOIN dataset_heads h ON h.dataset_uuid = i.dataset_uuid
-)
-SELECT c.n, c.id AS task_id, c.org_id, c.job_id, c.status::text, c.attempt, c.lease_token, c.lease_expires_at, c.timeout_seconds,
-       c.input_versions::text AS trigger, c.invalidation_id, c.bootstrap::text,
-       (SELECT jsonb_agg(input_ref(p.dataset_uuid, p.version, p.last_commit, p.name, p.alias, p.storage_location, p.where_tree,
-                                   p.triggers) ORDER BY p.position)
-          FROM pinned p WHERE p.task_id = c.id)::text AS inputs,
-       (SELECT s.state FROM operator_state s
-         WHERE s.org_id = c.org_id AND s.job_id = c.job_id AND s.state_key = 'default')::text AS state,
-       (SELECT jsonb_object_agg(d.id, d.name) FROM datasets d WHERE d.id = ANY (c.output_datasets))::text AS names
-  FROM claimed c;
+-- A task without claiming it: the same as a claim is answered with, but for the lease.
+SELECT task_id, org_id, job_id, status, attempt, NULL::uuid AS lease_token, NULL::timestamptz AS lease_expires_at,
+       timeout_seconds, trigger, invalidation_id, bootstrap, inputs, state, names
+  FROM described_tasks
+ WHERE task_id = $1;
 
 -- name: job_of
 -- The job of a task, for log lines about it.
@@ -198,7 +154,7 @@ WITH asked AS (
        AND (t.timeout_seconds IS NULL OR now() < t.started_at + make_interval(secs => t.timeout_seconds))
     RETURNING t.id, t.job_id, t.lease_expires_at
 )
-SELECT a.n, r.lease_expires_at, t.status::text, t.completed_at AS canceled_at, t.org_id, t.job_id,
+SELECT r.lease_expires_at, t.status::text, t.completed_at AS canceled_at,
        coalesce(holds_lease(t, a.attempt, a.lease_token), false) AS is_current,
        EXISTS (SELECT FROM pauses p WHERE p.job_id = r.job_id AND p.until IS NULL) AS paused,
        EXISTS (SELECT FROM sources s WHERE s.task_id = r.id AND s.state = 'Draining') AS draining

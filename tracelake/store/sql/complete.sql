@@ -108,10 +108,7 @@ WITH asked AS (
                        input_versions, woken_at)
     SELECT org_id, job_id, priority, max_attempts, timeout_seconds, dedupe_key, id,
            CASE WHEN partition_key IS NOT NULL THEN ARRAY[partition_key] END,
-           jsonb_strip_nulls(jsonb_build_object(
-               'dataset_uuid', dataset_uuid, 'dataset_version', dataset_version, 'cursor', cursor_value,
-               'partition_key', partition_key, 'start', lower(block_range), 'end', upper(block_range) - 1,
-               'commit', commit_number)),
+           trigger_of(dataset_uuid, dataset_version, cursor_value, partition_key, block_range, commit_number),
            CASE WHEN max_concurrency IS NULL THEN now() END
       FROM triggered
      ORDER BY job_id, dedupe_key -- every transaction that creates the same tasks does so in this order: no deadlocks
@@ -178,9 +175,9 @@ RETURNING last_commit;
 INSERT INTO commits (dataset_uuid, number, org_id, dataset_version, task_id, attempt, row_count, bytes, schema_hash)
 VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9);
 
--- name: generation_of
--- The generation by its id and dataset, in this organisation; nothing else is a target of an output.
-SELECT id, schema_hash, columns::text, config_hash, storage_location
+-- name: schema_of
+-- The schema of a generation by its id and dataset, in this organisation; nothing else is a target of an output.
+SELECT schema_hash, columns::text
   FROM dataset_versions
  WHERE org_id = $1 AND dataset_uuid = $2 AND id = $3 AND generation IS NULL;
 
@@ -240,7 +237,7 @@ RETURNING id;
 
 -- name: published_range
 -- What stands under the key of a range publication.
-SELECT r.id, r.storage_location, r.storage_glob, r.generation
+SELECT r.storage_location, r.storage_glob
   FROM dataset_versions g
   JOIN dataset_versions r ON r.dataset_uuid = g.dataset_uuid AND r.config_hash = coalesce($3, g.config_hash)
  WHERE g.dataset_uuid = $1 AND g.id = $2 AND r.range_start = $4 AND r.range_end = $5;

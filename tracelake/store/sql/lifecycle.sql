@@ -42,7 +42,7 @@ WITH hands AS MATERIALIZED (
                     AND t.platform_failures + 1 < l.max_platform_failures
                    THEN now() + retry_wait(l.retry_backoff_seconds, l.retry_backoff_max_seconds, t.platform_failures + 1) END
       FROM lost l
-     WHERE t.id = l.id
+     WHERE t.id = l.id AND (t.status = 'Running') IS TRUE
     RETURNING t.id, t.org_id, t.attempt, t.fault, t.error_message, t.next_retry_at, l.took_too_long, l.dag_name, l.name,
               t.next_retry_at IS NULL AND l.restarts IS NOT TRUE AS for_good
 ), history AS (
@@ -108,7 +108,7 @@ WITH due AS (
            completed_at = NULL, completion_hash = NULL, completion_answer = NULL,
            woken_at = CASE WHEN j.max_concurrency IS NULL THEN now() END
       FROM due, jobs j
-     WHERE t.id = due.id AND j.id = t.job_id
+     WHERE t.id = due.id AND (t.status = 'Failed') IS TRUE AND j.id = t.job_id
     RETURNING t.id, t.org_id, t.woken_at, j.runtime
 ), entries AS (
     INSERT INTO outbox (org_id, kind, payload)

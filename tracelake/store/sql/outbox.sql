@@ -20,7 +20,7 @@ UPDATE outbox o
    SET status = 'Processing', taken_by = $2, taken_until = now() + $3::interval, attempts = o.attempts + 1
   FROM due
  WHERE o.id = due.id
-RETURNING o.id, o.org_id, o.kind::text, o.attempts, o.payload::text;
+RETURNING o.id, o.kind::text, o.payload::text;
 
 -- name: takers
 -- Which replicas of a machine have taken entries.
@@ -60,7 +60,7 @@ UPDATE outbox
 
 -- name: due_routing
 -- The entries to route that are due, to be tried one by one when they fail together.
-SELECT id, kind::text, attempts FROM outbox
+SELECT id, attempts FROM outbox
  WHERE status = 'Pending' AND kind = $1::outbox_kind AND available_at <= now()
  ORDER BY available_at, id
  LIMIT $2;

@@ -1,20 +1,15 @@
 -- name: route_events
 -- Routes all due events: creates a task for each job that they trigger, once, and a wake-up for each that may start now.
 -- One statement, so taking, acting and marking are one commit. An entry whose event does not exist is given up. $4: this
--- entry only.
-WITH several AS (
-    SELECT id, payload FROM outbox
-     WHERE $4::bigint IS NULL AND status = 'Pending' AND kind = 'route_event' AND available_at <= now()
+-- entry only, with a limit of 1. Tasks and wake-ups are created as in `complete_tasks`, by the same INSERTs: a function that
+-- writes would run in a snapshot of its own, and could not see the rows that this statement is about.
+WITH due AS (
+    SELECT id, (payload ->> 'event_id')::uuid AS event_id, payload -> 'jobs' AS jobs
+      FROM outbox
+     WHERE status = 'Pending' AND kind = 'route_event' AND available_at <= now() AND ($4::bigint IS NULL OR id = $4)
      ORDER BY available_at, id
      LIMIT $1
        FOR UPDATE SKIP LOCKED
-), alone AS (
-    SELECT id, payload FROM outbox
-     WHERE id = $4 AND (status = 'Pending') IS TRUE AND kind = 'route_event' AND available_at <= now()
-       FOR UPDATE SKIP LOCKED
-), due AS (
-    SELECT id, (payload ->> 'event_id')::uuid AS event_id, payload -> 'jobs' AS jobs
-      FROM (SELECT * FROM several UNION ALL SELECT * FROM alone) rows
 ), due_events AS (
     -- The generation may have been replaced since the event was accepted: then it is for the record only. A row for every
     -- entry, so that none of what follows has to join one list with another: that would cost the square of the batch.
@@ -40,10 +35,7 @@ WITH several AS (
                        input_versions, woken_at)
     SELECT org_id, job_id, priority, max_attempts, timeout_seconds, dedupe_key, id,
            CASE WHEN partition_key IS NOT NULL THEN ARRAY[partition_key] END,
-           jsonb_strip_nulls(jsonb_build_object(
-               'dataset_uuid', dataset_uuid, 'dataset_version', dataset_version, 'cursor', cursor_value,
-               'partition_key', partition_key, 'start', lower(block_range), 'end', upper(block_range) - 1,
-               'commit', commit_number)),
+           trigger_of(dataset_uuid, dataset_version, cursor_value, partition_key, block_range, commit_number),
            CASE WHEN max_concurrency IS NULL THEN now() END
       FROM triggered
      ORDER BY job_id, dedupe_key -- every transaction that creates the same tasks does so in this order: no deadlocks
@@ -74,28 +66,22 @@ WITH several AS (
      WHERE o.id = d.entry
 )
 SELECT (SELECT count(*) FROM due) AS events, (SELECT count(*) FROM created) AS tasks,
-       (SELECT count(*) FROM created WHERE woken_at IS NULL) AS waiting,
-       (SELECT array_agg(id) FROM wake_ups) AS entries, (SELECT array_agg(payload::text) FROM wake_ups) AS payloads,
-       -- Not waited for on disk: if the server loses it, the entries are pending again; and a claim of these tasks waits for
-       -- the disk, for what was written before as well.
-       set_config('synchronous_commit', 'off', true) AS at_leisure;
+       (SELECT array_agg(id) FROM wake_ups) AS entries, (SELECT array_agg(payload::text) FROM wake_ups) AS payloads
+  -- Not waited for on disk: if the server loses it, the entries are pending again; and a claim of these tasks waits for
+  -- the disk, for what was written before as well.
+  FROM set_config('synchronous_commit', 'off', true);
 
 -- name: route_invalidations
 -- As for events: one task for each job over exactly the invalidated range, and a row that names the task. $4: this entry
 -- only.
-WITH several AS (
-    SELECT id, payload FROM outbox
-     WHERE $4::bigint IS NULL AND status = 'Pending' AND kind = 'route_invalidation' AND available_at <= now()
+WITH due AS (
+    SELECT id, (payload ->> 'invalidation_id')::uuid AS invalidation_id, payload -> 'jobs' AS jobs
+      FROM outbox
+     WHERE status = 'Pending' AND kind = 'route_invalidation' AND available_at <= now()
+       AND ($4::bigint IS NULL OR id = $4)
      ORDER BY available_at, id
      LIMIT $1
        FOR UPDATE SKIP LOCKED
-), alone AS (
-    SELECT id, payload FROM outbox
-     WHERE id = $4 AND (status = 'Pending') IS TRUE AND kind = 'route_invalidation' AND available_at <= now()
-       FOR UPDATE SKIP LOCKED
-), due AS (
-    SELECT id, (payload ->> 'invalidation_id')::uuid AS invalidation_id, payload -> 'jobs' AS jobs
-      FROM (SELECT * FROM several UNION ALL SELECT * FROM alone) rows
 ), due_invalidations AS (
     -- As above: for the record only if the generation has been replaced.
     SELECT due.id AS entry, due.jobs, v.*, served.dataset_version IS NOT NULL AS is_served
@@ -108,8 +94,7 @@ WITH several AS (
             AND served.dataset_version = v.dataset_version
 ), triggered AS (
     SELECT DISTINCT ON (v.id, j.job_id) v.id AS invalidation_id, v.org_id, v.dataset_uuid, v.dataset_version,
-           lower(v.block_range) AS range_start, upper(v.block_range) - 1 AS range_end, block_range_key(v.block_range) AS key,
-           v.follows_commit, j.job_id, j.priority, j.max_attempts, j.timeout_seconds, j.max_concurrency
+           v.block_range, block_range_key(v.block_range) AS key, v.follows_commit, j.job_id, j.priority, j.max_attempts, j.timeout_seconds, j.max_concurrency
       FROM due_invalidations v
       JOIN triggered_jobs j ON j.dataset_uuid = v.dataset_uuid AND j.org_id = v.org_id
      WHERE v.is_served
@@ -120,9 +105,7 @@ WITH several AS (
     SELECT org_id, job_id, priority, max_attempts, timeout_seconds,
            concat_ws(':', 'partition', dataset_uuid, dataset_version, key, 'invalidation', invalidation_id),
            invalidation_id, ARRAY[key],
-           jsonb_strip_nulls(jsonb_build_object(
-               'dataset_uuid', dataset_uuid, 'dataset_version', dataset_version, 'partition_key', key,
-               'start', range_start, 'end', range_end, 'commit', follows_commit)),
+           trigger_of(dataset_uuid, dataset_version, NULL, key, block_range, follows_commit),
            CASE WHEN max_concurrency IS NULL THEN now() END
       FROM triggered
     ON CONFLICT (job_id, dedupe_key) WHERE dedupe_key IS NOT NULL DO NOTHING
@@ -156,7 +139,6 @@ WITH several AS (
      WHERE o.id = d.entry
 )
 SELECT (SELECT count(*) FROM due) AS events, (SELECT count(*) FROM created) AS tasks,
-       (SELECT count(*) FROM created WHERE woken_at IS NULL) AS waiting,
        (SELECT array_agg(id) FROM wake_ups) AS entries, (SELECT array_agg(payload::text) FROM wake_ups) AS payloads;
 
 -- name: lock_slots

@@ -310,7 +310,7 @@ SELECT count(*) FROM stored;
 
 -- name: find_dataset
 -- A dataset by published name or id, and its current generation.
-SELECT d.id, d.name, served.dataset_version
+SELECT d.id, served.dataset_version
   FROM datasets d
   LEFT JOIN dag_current_versions c ON c.org_id = d.org_id AND c.dag_name = d.producer_dag_name
   LEFT JOIN dag_version_datasets served ON served.dag_version_id = c.dag_version_id AND served.dataset_uuid = d.id

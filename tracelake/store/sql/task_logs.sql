@@ -18,7 +18,7 @@ SELECT (SELECT count(*) FROM kept) AS kept FROM current;
 -- name: read_lines
 -- Log lines of an attempt ($3; NULL: the current one) in their order, from number $4 on. At least one row if the task
 -- exists.
-SELECT t.attempt AS current, t.status::text, l.attempt, l.n, l.at, l.level::text, l.text
+SELECT t.attempt AS current, t.status::text, l.n, l.at, l.level::text, l.text
   FROM tasks t
   LEFT JOIN LATERAL (
       SELECT * FROM task_logs l
