@@ -28,9 +28,9 @@ from tests.support.systems.gateway import DAG, System
 from tests.support.systems.gateway import system as gateway_system
 from tests.support.systems.processes import System as Processes
 from tests.support.systems.walk import walking, working
+from tests.support.verbs import trigger
 from tests.test_listeners import ready, tls_in
 from tracelake.adapters.objects_disk import DiskObjects
-from tracelake.dispatcher.events.trigger import trigger
 from tracelake.domain.object_names import ObjectName
 from tracelake.errors import DiskFull, is_platform_fault
 from tracelake.operators.api.outcome import Outcome
@@ -171,7 +171,7 @@ async def test_a_full_disk_of_a_worker_costs_its_task_none_of_its_own_attempts(
         assert await walk.control.pool.fetchval("SELECT fault::text FROM task_attempts") == "platform"
         ballast.unlink()
         await walk.control.pool.execute("UPDATE tasks SET next_retry_at = now() WHERE status = 'Failed'")
-        walk.control.leases.notify()
+        walk.control.after_commit.leases.notify()
         await walk.until("work", ["Completed"])
 
 
