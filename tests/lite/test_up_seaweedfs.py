@@ -15,7 +15,7 @@ from typing import Any
 import psutil
 import pytest
 
-from tests.support.systems.trace_up import TraceUp, trace_without_java
+from tests.support.systems.trace_up import TraceUp, short_run
 from tests.support.waiting import wait_until
 from tracelake.adapters.objects_s3 import S3Objects
 from tracelake.domain.object_names import Folder
@@ -34,7 +34,7 @@ def folder() -> Iterator[Path]:
 @contextmanager
 def up(folder: Path, without: str) -> Iterator[TraceUp]:
     env = {"TRACE_OBJECTS__BACKEND": SERVER, "TRACE_WORKER__FILES_FOLDER": str(DAGS / "data")}
-    system = trace_without_java(folder, "--without", without, env={**env, "TRACE_UP__WATCHDOG_SECONDS": "60"})
+    system = short_run(folder, "--without", without, env={**env, "TRACE_UP__WATCHDOG_SECONDS": "60"})
     try:
         system.start()
         yield system

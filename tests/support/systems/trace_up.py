@@ -25,6 +25,14 @@ from tests.support.waiting import wait_until
 LIGHT: Final = "worker,sink,query,scheduler,delivery,runner"
 """What a system can do `--without` if it needs only a Dispatcher and a Gateway: it starts in seconds."""
 STOP_SECONDS: Final = 200
+SHORT_RUN: Final = {
+    # Short enough for a test to see it, and long enough for a busy machine.
+    "TRACE_UP__WATCHDOG_SECONDS": "15",
+    # The second Spark starts with the first query, if there is one.
+    "TRACE_QUERY__WARM_AFTER_SECONDS": "3600",
+    "TRACE_SPARK__QUICK_COMPILER": "true",
+    "TRACE_SPARK__SHUFFLE_PARTITIONS": "1",
+}
 
 
 class TraceUp:
@@ -122,13 +130,17 @@ class TraceUp:
         return subprocess.run(argv, env=self.env, capture_output=True, text=True, check=False, timeout=120)
 
 
-def trace_without_java(folder: Path, *options: str, env: Mapping[str, str] | None = None) -> TraceUp:
-    """In a home whose name has a space, on a machine without Java, so that the one from PyPI is found.
+def short_run(folder: Path, *options: str, env: Mapping[str, str] | None = None) -> TraceUp:
+    """In a home whose name has a space."""
+    return TraceUp(folder / "my home", *options, env={**SHORT_RUN, **(env or {})}, ready_file=folder / "ready.json")
 
-    The watchdog is short enough for a test to see it, and long enough for a busy machine.
+
+def trace_without_java(folder: Path, *options: str) -> TraceUp:
+    """On a machine without Java, so that the one from PyPI is found.
+
+    No class archive was made for that one: each start of Spark takes three times the work.
     """
-    more = {"TRACE_UP__WATCHDOG_SECONDS": "15", **without_java(folder), **(env or {})}
-    made = TraceUp(folder / "my home", *options, env=more, ready_file=folder / "ready.json")
+    made = short_run(folder, *options, env=without_java(folder))
     made.env.pop("JAVA_HOME", None)
     return made
 
