@@ -46,31 +46,15 @@ class Job:
     org_id: UUID
     dag_name: str
     name: str
-    dag_version_id: UUID
     runtime: str
     operator: str
-    activation: str
     config: Mapping[str, Any]
-    config_hash: str
-    source: Mapping[str, Any] | None
-    bootstrap: Mapping[str, Any] | None
-    update_strategy: str
-    unique_key: list[str] | None
     bundle: JobBundle | None
     secrets: list[str]
     timeout_seconds: int | None
     heartbeat_interval_seconds: int
     heartbeat_timeout_seconds: int
-    retry_backoff_seconds: int
-    retry_backoff_max_seconds: int
-    max_platform_failures: int
-    max_concurrency: int | None
     outputs: tuple[JobOutput, ...]
-
-    @property
-    def restarts(self) -> bool:
-        """An always-on source, which `sources/keep_running.py` restarts after a failure."""
-        return self.source is not None and self.source["kind"] == "always_on"
 
 
 class JobCache:

@@ -2,14 +2,10 @@
 -- A job as JSON, with its bundle and the generations that it writes. It never changes, so it may be cached for ever. $2: the
 -- handler of bundles whose job names none.
 SELECT jsonb_build_object(
-           'id', j.id, 'org_id', j.org_id, 'dag_name', j.dag_name, 'name', j.name, 'dag_version_id', j.dag_version_id,
-           'runtime', j.runtime, 'operator', j.operator, 'activation', j.activation, 'config', j.config,
-           'config_hash', j.config_hash, 'source', j.source, 'bootstrap', j.bootstrap,
-           'update_strategy', j.update_strategy, 'unique_key', j.unique_key, 'secrets', j.secrets,
-           'timeout_seconds', j.timeout_seconds, 'heartbeat_interval_seconds', j.heartbeat_interval_seconds,
-           'heartbeat_timeout_seconds', j.heartbeat_timeout_seconds, 'retry_backoff_seconds', j.retry_backoff_seconds,
-           'retry_backoff_max_seconds', j.retry_backoff_max_seconds, 'max_platform_failures', j.max_platform_failures,
-           'max_concurrency', j.max_concurrency,
+           'id', j.id, 'org_id', j.org_id, 'dag_name', j.dag_name, 'name', j.name, 'runtime', j.runtime,
+           'operator', j.operator, 'config', j.config, 'secrets', j.secrets, 'timeout_seconds', j.timeout_seconds,
+           'heartbeat_interval_seconds', j.heartbeat_interval_seconds,
+           'heartbeat_timeout_seconds', j.heartbeat_timeout_seconds,
            'bundle', (SELECT jsonb_build_object(
                           'name', b.name, 'sha256', b.sha256, 'kind', b.kind, 'size_bytes', b.size_bytes,
                           'location', b.location, 'handler', coalesce(j.udf_handler, $2))
