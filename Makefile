@@ -19,6 +19,8 @@ demo: setup ## the whole platform on a dev chain, start to end
 up: setup ## the platform, until Ctrl-C
 	@$(BIN)/trace up $(ARGS)
 
+# Tests start hundreds of Pythons, and each rewrites the asserts of what it imports: the result is kept, always.
+test: export PYTHONDONTWRITEBYTECODE =
 test: setup ## the tests, in three processes (ARGS="tests/store -x", WORKERS=0 for one)
 	@$(BIN)/python tools/get_anvil.py
 	@$(BIN)/python -m pytest -n $(or $(WORKERS),3) $(ARGS)
