@@ -312,28 +312,6 @@ def test_your_own_databases_replace_the_embedded_ones(folder: Path, postgres: Ru
         postgres.drop_database(database)
 
 
-def test_the_listeners_are_open_and_verbs_answered_while_spark_starts(folder: Path) -> None:
-    """A master that does not run: Spark goes on trying for a minute, and no other process waits for it."""
-    unused = free_port()
-    system = short_run(
-        folder, "--without", "sink,query,delivery,runner", env={"TRACE_SPARK__MASTER": f"spark://127.0.0.1:{unused}"}
-    )
-    system.launch()
-    listeners = system.home / "run" / "ready.json"
-    try:
-        wait_until(listeners.exists, "the listeners are open")
-        listed = system.trace("dag", "list", "--json")
-        assert listed.returncode == 0, listed.stderr
-        assert system.processes()["worker"]["state"] == "starting"
-        assert not system.ready_file.exists(), "not all is ready"
-        assert not (system.home / "run" / "all_ready.json").exists()
-    finally:
-        families = system.pids()
-        system.stop(signal.SIGKILL)  # not asked to stop: Spark's start cannot be
-        wait_until(lambda: not members_of(families), "every process has ended")
-    assert "the listeners are open" in system.output()
-
-
 def test_a_process_killed_again_and_again_in_a_start_stops_nothing_else(folder: Path) -> None:
     """The worker cannot start; the listeners go on serving, and status says what is wrong."""
     system = short_run(folder, "--without", "sink,query,delivery,runner", env={"TRACE_UP__BACKOFF_MAX_SECONDS": "1"})
@@ -380,22 +358,27 @@ def test_detach_returns_when_ready_and_down_ends_it(light: TraceUp) -> None:
     assert not list((light.home / "run").glob("*ready.json"))
 
 
-def test_detach_does_not_return_while_only_the_listeners_are_open(folder: Path) -> None:
-    """A master that does not run: Spark, and so the whole system, is not ready for a minute."""
-    env = {"TRACE_SPARK__MASTER": f"spark://127.0.0.1:{free_port()}"}
-    system = short_run(folder, env=env)
+def test_while_spark_starts_verbs_are_answered_and_detach_does_not_return(folder: Path) -> None:
+    """A master that does not run: Spark goes on trying for a minute, and no other process waits for it."""
+    system = short_run(folder, env={"TRACE_SPARK__MASTER": f"spark://127.0.0.1:{free_port()}"})
+    run = system.home / "run"
     argv = [*TRACE, "up", "--detach", "--home", str(system.home), "--port-base", "0"]
     starting = subprocess.Popen(
-        [*argv, "--without", "sink,query,scheduler,delivery,runner"], env=system.env, stdout=subprocess.DEVNULL
+        [*argv, "--without", "sink,query,delivery,runner"], env=system.env, stdout=subprocess.DEVNULL
     )
     try:
-        wait_until((system.home / "run" / "ready.json").exists, "the listeners are open")
-        look_for(system.home / "run" / "all_ready.json")
+        wait_until((run / "ready.json").exists, "the listeners are open")
+        listed = system.trace("dag", "list", "--json")
+        assert listed.returncode == 0, listed.stderr
+        assert system.processes()["worker"]["state"] == "starting"
+        assert not (run / "all_ready.json").exists(), "not all is ready"
+        look_for(run / "all_ready.json")
     finally:
         families = system.pids()
-        os.kill(json.loads((system.home / "run" / "status.json").read_text())["pid"], signal.SIGKILL)
+        os.kill(json.loads((run / "status.json").read_text())["pid"], signal.SIGKILL)
         assert starting.wait(60) == 1
         wait_until(lambda: not members_of(families), "every process has ended")
+    assert "the listeners are open" in (system.home / "logs" / "up.log").read_text()
 
 
 def look_for(file: Path) -> None:
