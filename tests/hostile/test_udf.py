@@ -26,8 +26,8 @@ from tests.support.systems.runner import RunnerSystem, running_system
 from tests.support.udf.bundles import zipped
 from tests.support.waiting import until
 from tracelake.domain.object_names import ObjectName
+from tracelake.sandbox.bubblewrap import Isolation, bwraps
 from tracelake.store.migrate import Database
-from tracelake.udf.bubblewrap import Isolation, bwraps
 
 pytestmark = pytest.mark.anyio
 

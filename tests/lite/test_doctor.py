@@ -19,7 +19,7 @@ import pytest
 from tracelake.errors import PostgresFailed
 from tracelake.lite import doctor
 from tracelake.lite.doctor import Finding, examine
-from tracelake.udf.bubblewrap import bwraps
+from tracelake.sandbox.bubblewrap import bwraps
 
 NAMES = ["python", "platform", "java", "postgres", "home", "disk", "memory", "open files", "shared memory", "ports"]
 NAMES += ["sandbox", "clock"]

@@ -18,8 +18,8 @@ from tests.support.systems.query import QuerySystem
 from tests.support.systems.runner import invocation, settings_for
 from tests.support.systems.udf import bundle
 from tests.support.udf.lambda_functions import NODE, PYTHON, event_of
+from tracelake.sandbox.bubblewrap import choose_isolation
 from tracelake.settings import Settings
-from tracelake.udf.bubblewrap import choose_isolation
 from tracelake.udf.object_stores import Stores
 from tracelake.udf.process import running
 from tracelake.udf.unpack import unpack

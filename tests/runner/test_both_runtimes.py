@@ -10,8 +10,8 @@ from tests.support.spark.session import shared_session
 from tests.support.systems.udf import RUNTIMES, UdfSystem, serving, udf_system
 from tests.support.verbs import cancel_task
 from tests.support.waiting import until
+from tracelake.sandbox.process import runs
 from tracelake.udf.invoke import Functions
-from tracelake.udf.sandbox import runs
 
 pytestmark = [pytest.mark.anyio, pytest.mark.parametrize("runtime", RUNTIMES)]
 

@@ -18,9 +18,9 @@ from tests.support.operators import registered
 from tests.support.systems.runner import RunnerSystem, invocation, running_system
 from tests.support.waiting import until
 from tracelake.errors import SetupError
-from tracelake.udf.bubblewrap import Isolation, bwraps, choose_isolation
+from tracelake.sandbox.bubblewrap import Isolation, bwraps, choose_isolation
+from tracelake.sandbox.seccomp import ARCHITECTURES, program
 from tracelake.udf.process import Refusing
-from tracelake.udf.seccomp import ARCHITECTURES, program
 
 pytestmark = pytest.mark.anyio
 

@@ -20,9 +20,9 @@ from tests.support.systems.udf import DAG, RUNTIMES, UdfSystem, udf_system
 from tests.support.waiting import until
 from tracelake.dispatcher.alerts.edit import create_alert
 from tracelake.domain.crash_points import POINTS
+from tracelake.sandbox.process import process_tree, runs
 from tracelake.settings.telemetry import FaultSettings
 from tracelake.store.identity import find_user
-from tracelake.udf.sandbox import process_tree, runs
 from tracelake.wire.alert_messages import AlertRequest
 
 pytestmark = pytest.mark.anyio

@@ -12,8 +12,8 @@ import pytest
 from tests.support.dispatcher.control import an_org, deployed_and_active
 from tests.support.systems.runner import DAG, INVOKE_TOKEN, SECONDS, RunnerSystem, invocation
 from tests.support.waiting import until
+from tracelake.sandbox.process import runs
 from tracelake.udf.process import PATH, PLACES
-from tracelake.udf.sandbox import runs
 
 pytestmark = pytest.mark.anyio
 

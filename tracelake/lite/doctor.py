@@ -23,8 +23,8 @@ from typing import Final
 
 from tracelake.errors import JavaMissing, PostgresFailed, SetupError
 from tracelake.lite.postgres import Cluster, binaries
+from tracelake.sandbox.bubblewrap import bwraps, choose_isolation
 from tracelake.spark.java import choose_java
-from tracelake.udf.bubblewrap import bwraps, choose_isolation
 
 MIB: Final = 2**20
 GIB: Final = 2**30

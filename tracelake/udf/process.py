@@ -38,14 +38,14 @@ from tracelake.runtime.listeners import (
 )
 from tracelake.runtime.process import Process, wait_for_service
 from tracelake.runtime.tls import client_context
+from tracelake.sandbox.bubblewrap import Isolation, choose_isolation
+from tracelake.sandbox.contents import write_etc
 from tracelake.settings import Settings, UdfSettings
-from tracelake.udf.bubblewrap import Isolation, choose_isolation
 from tracelake.udf.fetch_bundle import Bundles
 from tracelake.udf.invoke import Functions
 from tracelake.udf.object_stores import Stores
 from tracelake.udf.pool import Pool
 from tracelake.udf.runtime_api import FunctionError, Result
-from tracelake.udf.sandbox_contents import write_etc
 from tracelake.udf.sandbox_host import SandboxContext, open_sandbox_host
 from tracelake.wire.client import DispatcherClient, TaskClient, dispatcher_client, task_client
 from tracelake.wire.identity_messages import SessionCredentials

@@ -6,7 +6,6 @@ import importlib.util
 import os
 import shutil
 import socket
-import sys
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -15,9 +14,11 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from tracelake.errors import SetupError
+from tracelake.sandbox.bubblewrap import Isolation
+from tracelake.sandbox.contents import INIT, MIB, closing_mounts, interpreter, system_mounts
+from tracelake.sandbox.process import Launch
 from tracelake.settings import UdfSettings
 
-MIB: Final = 1024 * 1024
 HERE: Final = Path(__file__).parent
 RUNTIME_CLIENT: Final = ("awslambdaric", "runtime_client", "simplejson", "snapshot_restore_py")
 """The Lambda runtime's client for Python, and all that it imports."""
@@ -26,14 +27,6 @@ FIRST_PORT: Final = 9001
 LAST_RESORT_CPU_SECONDS: Final = 4 * 3600
 SPARE_MEMORY: Final = 64 * MIB
 """Added to the function's own, so that the memory check ends it before an allocation fails."""
-ETC: Final = {
-    "passwd": "root:x:0:0::/:/bin/false\nsandbox:x:1000:1000::/tmp:/bin/sh\n",
-    "group": "root:x:0:\nsandbox:x:1000:\n",
-    "hosts": "127.0.0.1 localhost sandbox\n",
-    "nsswitch.conf": "passwd: files\ngroup: files\nhosts: files\n",
-}
-SYSTEM: Final = ("/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
-
 Kind = Literal["python", "node", "bootstrap"]
 
 
@@ -88,36 +81,27 @@ def local_run(code: Code, folder: Path, port: int) -> SandboxPaths:
 
 def mounts(code: Code, sockets: Path, etc: Path, settings: UdfSettings) -> list[str]:
     """Bubblewrap's options; later mounts cover earlier ones."""
-    prefixes = {path for path in (Path(sys.base_prefix), *_node_prefix(code.kind)) if not path.is_relative_to("/usr")}
-    found = ["--ro-bind", "/usr", "/usr"]
-    for path in map(Path, SYSTEM):
-        if path.is_symlink():
-            found += ["--symlink", str(path.readlink()), str(path)]
-        elif path.is_dir():
-            found += ["--ro-bind", str(path), str(path)]
-    found += _open_folders(
-        Path("/etc/x"), Path(WITHIN.task_root), Path(WITHIN.sockets), Path(WITHIN.library) / "x", *prefixes
-    )
-    found += [word for path in sorted(prefixes) for word in ("--ro-bind", str(path), str(path))]
-    found += ["--ro-bind-try", "/etc/ld.so.cache", "/etc/ld.so.cache"]
-    found += ["--ro-bind-try", "/etc/alternatives", "/etc/alternatives"]
-    found += [word for name in ETC for word in ("--ro-bind", str(etc / name), f"/etc/{name}")]
+    below = (Path(WITHIN.task_root), Path(WITHIN.sockets), Path(WITHIN.library) / "x")
+    found = system_mounts(etc, _node_prefix(code.kind), below)
     for path in library().values():
         found += ["--ro-bind", str(path), f"{WITHIN.library}/{path.name}"]
-    for name in ("sandbox_init.py", "bootstrap.mjs"):
-        found += ["--ro-bind", str(HERE / name), f"{WITHIN.ours}/{name}"]
+    for path in (INIT, HERE / "bootstrap.mjs"):
+        found += ["--ro-bind", str(path), f"{WITHIN.ours}/{path.name}"]
     found += ["--ro-bind", str(code.folder), WITHIN.task_root, "--ro-bind", str(sockets), WITHIN.sockets]
-    found += ["--proc", "/proc", "--dev", "/dev"]
-    for room, size in (("/dev/shm", MIB), ("/tmp", settings.tmp_mb * MIB)):  # noqa: S108 - its own
-        found += ["--perms", "1777", "--size", str(size), "--tmpfs", room]
-    # /proc and /dev are read-only too, whatever the sandbox's uid is.
-    return [*found, "--remount-ro", "/proc", "--remount-ro", "/dev", "--remount-ro", "/", "--chdir", WITHIN.task_root]
+    return [*found, *closing_mounts(settings.tmp_mb * MIB), "--chdir", WITHIN.task_root]
 
 
-def init_arguments(code: Code, place: SandboxPaths, uid: int, settings: UdfSettings) -> dict[str, Any]:
-    """The arguments of `udf/sandbox_init.py`."""
+def launch(code: Code, sockets: Path, etc: Path, isolation: Isolation, settings: UdfSettings) -> Launch:
+    """How the sandbox of this code is started. `sockets`: the folder with a socket per listener."""
+    place = WITHIN if isolation.bwrap else without_isolation(code, sockets)
+    init = f"{place.ours}/{INIT.name}" if isolation.bwrap else str(INIT)
+    options = mounts(code, sockets, etc, settings) if isolation.bwrap else []
+    return Launch(init, init_arguments(code, place, settings), options, folder=place.task_root)
+
+
+def init_arguments(code: Code, place: SandboxPaths, settings: UdfSettings) -> dict[str, Any]:
+    """The arguments of `sandbox/init.py`, but for the uid."""
     return {
-        "uid": uid,
         "limits": _limits(settings),
         "listeners": {place.ports[listener]: f"{place.sockets}/{listener}" for listener in SOCKETS},
         "argv": command(code, place, settings),
@@ -154,19 +138,6 @@ def environment(code: Code, place: SandboxPaths, settings: UdfSettings) -> dict[
     }
 
 
-def write_etc(folder: Path) -> Path:
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, text in ETC.items():
-        (folder / name).write_text(text)
-        (folder / name).chmod(0o644)
-    return folder
-
-
-def interpreter() -> str:
-    """Our Python, without the virtual environment."""
-    return os.path.realpath(sys.executable)
-
-
 @cache
 def library() -> Mapping[str, Path]:
     """The path of each module of the runtime's client."""
@@ -178,12 +149,6 @@ def library() -> Mapping[str, Path]:
         origin = Path(spec.origin)
         found[name] = origin.parent if origin.name == "__init__.py" else origin
     return found
-
-
-def _open_folders(*below: Path) -> list[str]:
-    """Parent folders: by default bubblewrap creates them for root alone."""
-    ways = sorted({way for path in below for way in path.parents if way != Path("/")})
-    return [word for way in ways for word in ("--perms", "0755", "--dir", str(way))]
 
 
 def _limits(settings: UdfSettings) -> dict[str, int]:

@@ -16,13 +16,13 @@ import aiohttp
 
 from tracelake.capability.verifier import Verifier
 from tracelake.runtime.crash_points import crash_point
+from tracelake.sandbox.bubblewrap import Isolation
+from tracelake.sandbox.process import Sandbox, Usage, start
 from tracelake.settings import UdfSettings
-from tracelake.udf.bubblewrap import Isolation
 from tracelake.udf.forward_output import Lines, SandboxOutput
 from tracelake.udf.object_proxy import ObjectProxy, Quota, StoreFor
 from tracelake.udf.runtime_api import FunctionError, Result, RuntimeApi
-from tracelake.udf.sandbox import Sandbox, Usage, start
-from tracelake.udf.sandbox_contents import Code
+from tracelake.udf.sandbox_contents import Code, launch
 from tracelake.udf.sandbox_listener import Handle, RateLimit, SandboxListener
 from tracelake.udf.task_api_proxy import TaskApiProxy
 from tracelake.wire.client import TaskClient
@@ -92,7 +92,9 @@ class SandboxHost:
         for name, handle in self._handlers().items():
             self._listeners.append(await self._listen(name, handle))
         context = self._context
-        self._sandbox = await start(code, self._folder, context.etc, context.isolation, context.settings)
+        self._sandbox = await start(
+            launch(code, self._folder, context.etc, context.isolation, context.settings), context.isolation
+        )
         crash_point("runner.sandbox_started")
         self._output = SandboxOutput(self._sandbox.output)
         fault = await self._until_waits(context.settings.start_seconds)

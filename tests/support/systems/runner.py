@@ -25,8 +25,8 @@ from tests.support.systems.walk import TOKEN, OnDispatcher, Walk, walking
 from tests.support.udf.bundles import zipped
 from tracelake.runtime.http_client import AsyncClient
 from tracelake.runtime.listeners import open_listeners
+from tracelake.sandbox.bubblewrap import Isolation, choose_isolation
 from tracelake.settings import EndpointSettings, IdentitySettings, Settings, TlsSettings, load_settings
-from tracelake.udf.bubblewrap import Isolation, choose_isolation
 from tracelake.udf.invoke import Functions
 from tracelake.udf.object_stores import Stores
 from tracelake.udf.process import PATH, runner_api, running

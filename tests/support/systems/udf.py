@@ -33,9 +33,9 @@ from tracelake.lite.certificates import ensure_certificates
 from tracelake.lite.network_ports import free_ports
 from tracelake.runtime.listeners import open_listeners
 from tracelake.runtime.tls import client_context
+from tracelake.sandbox.bubblewrap import choose_isolation
 from tracelake.settings import QueueSettings, Settings
 from tracelake.store.identity import find_user
-from tracelake.udf.bubblewrap import choose_isolation
 from tracelake.udf.invoke import Functions
 from tracelake.udf.object_stores import Stores
 from tracelake.udf.process import runner_api, running

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from tracelake.errors import SetupError
-from tracelake.udf.seccomp import program
+from tracelake.sandbox.seccomp import program
 
 NEW_USER_NAMESPACE: Final = """
 import ctypes, sys

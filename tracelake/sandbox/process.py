@@ -1,4 +1,4 @@
-"""Starts, measures and kills one sandbox. `udf/sandbox_contents.py` has its content.
+"""Starts, measures and kills one sandbox.
 
 It depends on this process in three ways: the kernel kills it when we die, we serve its sockets, and we read its output.
 Killing its first process makes the kernel kill the rest.
@@ -13,24 +13,16 @@ import asyncio
 import json
 import os
 import signal
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from tracelake.errors import SetupError
-from tracelake.settings import UdfSettings
-from tracelake.udf.bubblewrap import Isolation, options_pipe, pipe_with
-from tracelake.udf.sandbox_contents import (
-    WITHIN,
-    Code,
-    SandboxPaths,
-    init_arguments,
-    interpreter,
-    mounts,
-    without_isolation,
-)
-from tracelake.udf.seccomp import program
+from tracelake.sandbox.bubblewrap import Isolation, options_pipe, pipe_with
+from tracelake.sandbox.contents import interpreter
+from tracelake.sandbox.seccomp import program
 
 PAGE: Final = os.sysconf("SC_PAGE_SIZE")
 KILL_LOOK_SECONDS: Final = 0.002
@@ -45,6 +37,22 @@ class Usage:
     memory_bytes: int
     processes: int
     threads: int
+
+
+@dataclass(frozen=True)
+class Launch:
+    """How one sandbox is started."""
+
+    init: str
+    """The path of `sandbox/init.py`, as the sandbox sees it."""
+    arguments: Mapping[str, Any]
+    """Those of its `main`, but for the uid."""
+    mounts: Sequence[str] = ()
+    """Bubblewrap's options for its content."""
+    inherited: tuple[int, ...] = ()
+    """Open files that it gets, under the same numbers."""
+    folder: str = "/"
+    """Where it works without isolation."""
 
 
 class Sandbox:
@@ -116,18 +124,17 @@ class Sandbox:
             self._isolation.give_back(self._uid)
 
 
-async def start(code: Code, sockets: Path, etc: Path, isolation: Isolation, settings: UdfSettings) -> Sandbox:
-    """`sockets`: the folder with a socket per listener. Call it in the main thread: it dies with its thread."""
-    place = WITHIN if isolation.bwrap else without_isolation(code, sockets)
+async def start(launch: Launch, isolation: Isolation) -> Sandbox:
+    """Call it in the main thread: it dies with its thread."""
     uid = isolation.take_uid()
     read, write = os.pipe()
     os.set_blocking(read, False)
     try:
-        document = json.dumps(init_arguments(code, place, uid, settings))
+        document = json.dumps({**launch.arguments, "uid": uid})
         if isolation.bwrap is None:
-            process, first = await _start_without_isolation(place, document, write)
+            process, first = await _start_without_isolation(launch, document, write)
         else:
-            process, first = await _start_isolated(isolation, mounts(code, sockets, etc, settings), document, write)
+            process, first = await _start_isolated(isolation, launch, document, write)
     except BaseException:
         os.close(read)
         isolation.give_back(uid)
@@ -166,10 +173,10 @@ def process_tree(first: int) -> list[int]:
 
 
 async def _start_isolated(
-    isolation: Isolation, options_for_content: list[str], document: str, out: int
+    isolation: Isolation, launch: Launch, document: str, out: int
 ) -> tuple[asyncio.subprocess.Process, int]:
     with ExitStack() as stack:
-        options, _ = stack.enter_context(options_pipe([*isolation.options, *options_for_content]))
+        options, _ = stack.enter_context(options_pipe([*isolation.options, *launch.mounts]))
         seccomp = stack.enter_context(pipe_with(program()))
         info, info_write = os.pipe()
         stack.callback(os.close, info)
@@ -183,9 +190,9 @@ async def _start_isolated(
             str(info_write),
             "--",
         ]
-        argv += [interpreter(), "-I", "-S", f"{WITHIN.ours}/sandbox_init.py", document]
+        argv += [interpreter(), "-I", "-S", launch.init, document]
         try:
-            files = (options, seccomp, info_write, *isolation.open_files)
+            files = (options, seccomp, info_write, *isolation.open_files, *launch.inherited)
             # Its own process group, so that Ctrl-C does not reach it. (uvloop has no `process_group`.)
             process = await _spawn(argv, out, "/", pass_fds=files, preexec_fn=os.setpgrp)
         finally:
@@ -197,11 +204,9 @@ async def _start_isolated(
         return process, json.loads(answer)["child-pid"]
 
 
-async def _start_without_isolation(
-    place: SandboxPaths, document: str, out: int
-) -> tuple[asyncio.subprocess.Process, int]:
-    argv = [interpreter(), "-I", "-S", f"{place.ours}/sandbox_init.py", document]
-    process = await _spawn(argv, out, place.task_root, start_new_session=True)
+async def _start_without_isolation(launch: Launch, document: str, out: int) -> tuple[asyncio.subprocess.Process, int]:
+    argv = [interpreter(), "-I", "-S", launch.init, document]
+    process = await _spawn(argv, out, launch.folder, pass_fds=launch.inherited, start_new_session=True)
     return process, process.pid
 
 

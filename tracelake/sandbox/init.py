@@ -1,4 +1,4 @@
-"""The first process in a sandbox: drops its user, sets limits, connects loopback ports to sockets, runs the function.
+"""The first process in a sandbox: drops its user, sets limits, connects loopback ports to sockets, runs the program.
 
 The interpreter runs it as a file, with only modules of the standard library that load quickly. It is not trusted: code
 that takes it over has what the function has, which is these sockets.
@@ -32,8 +32,10 @@ def main(arguments: dict[str, Any]) -> int:
     for name, most in arguments["limits"].items():
         resource.setrlimit(LIMITS[name], (most, most))
     pump = Pump()
-    for port, path in arguments["listeners"].items():
+    for port, path in arguments.get("listeners", {}).items():
         pump.listen(int(port), path)
+    for file, port in arguments.get("served", {}).items():
+        pump.serve(int(file), port)
     child = os.posix_spawn(
         arguments["argv"][0], arguments["argv"], arguments["env"], setsigdef=[signal.SIGPIPE, signal.SIGXFSZ]
     )
@@ -53,15 +55,23 @@ class Pump:
 
     def __init__(self) -> None:
         self._selector = selectors.DefaultSelector()
-        self._paths: dict[socket.socket, str] = {}
+        self._targets: dict[socket.socket, str | int] = {}
+        """Where a connection to each listener goes: a unix socket, or a port of the loopback."""
         self._pairs: dict[socket.socket, socket.socket] = {}
         self._held: dict[socket.socket, bytes] = {}
         self._over: set[socket.socket] = set()
 
     def listen(self, port: int, path: str) -> None:
-        listener = socket.create_server(("127.0.0.1", port), backlog=64)
+        """Connect a port of the loopback to a unix socket outside."""
+        self._accept_from(socket.create_server(("127.0.0.1", port), backlog=64), path)
+
+    def serve(self, file: int, port: int) -> None:
+        """Connect an inherited listener, to which the outside connects, to a port of the loopback."""
+        self._accept_from(socket.socket(fileno=file), port)
+
+    def _accept_from(self, listener: socket.socket, target: str | int) -> None:
         listener.setblocking(False)  # noqa: FBT003 - the library's
-        self._paths[listener] = path
+        self._targets[listener] = target
         self._selector.register(listener, selectors.EVENT_READ)
 
     def until_ends(self, child: int) -> int:
@@ -81,7 +91,7 @@ class Pump:
 
     def _move(self, sock: Any, events: int) -> None:
         try:
-            if sock in self._paths:
+            if sock in self._targets:
                 self._join(sock)
             elif sock in self._pairs:
                 if events & selectors.EVENT_WRITE:
@@ -95,14 +105,16 @@ class Pump:
 
     def _join(self, listener: socket.socket) -> None:
         near, _ = listener.accept()
-        far = socket.socket(socket.AF_UNIX)
+        target = self._targets[listener]
+        far = socket.socket(socket.AF_UNIX if isinstance(target, str) else socket.AF_INET)
         try:
-            far.connect(self._paths[listener])
+            far.connect(target if isinstance(target, str) else ("127.0.0.1", target))
         except OSError:
             near.close()
             far.close()
             return
-        near.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        tcp = near if isinstance(target, str) else far
+        tcp.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         for item, other in ((near, far), (far, near)):
             item.setblocking(False)  # noqa: FBT003 - the library's
             self._pairs[item] = other
