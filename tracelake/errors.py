@@ -34,6 +34,7 @@
     |   +-- Busy                as many are served as can be, and enough wait
     |   +-- QueryTimeout        a query took longer than it may, and was ended: less load may be all it takes
     |   +-- SparkLost           the Spark under a query ended, and is started again
+    |   +-- EngineLost          the same for the engine of an organisation
     +-- WorkFailed              an operator could not do its work; `retryable` is given by the operator
     +-- ProviderError           a chain's node is at fault; `where` names it, never its address
     |   +-- ProviderUnavailable no answer, or none that can be read; retryable
@@ -254,6 +255,10 @@ class QueryTimeout(Unavailable):
 
 class SparkLost(Unavailable):
     code = "spark_lost"
+
+
+class EngineLost(Unavailable):
+    code = "engine_lost"
 
 
 class DiskFull(Unavailable):

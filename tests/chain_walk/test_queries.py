@@ -15,8 +15,8 @@ from tracelake.errors import Unavailable
 from tracelake.query.answer import QueryAnswerer
 from tracelake.query.audit import Audit
 from tracelake.query.encode import rows_of
-from tracelake.query.engine import Engine
 from tracelake.query.resolve import Resolver
+from tracelake.query.spark_engine import SparkEngine
 from tracelake.settings import QuerySettings
 from tracelake.wire.json_values import plain
 from tracelake.wire.query_messages import QueryRequest
@@ -35,7 +35,7 @@ WHOLE = """
 
 def query_answerer(system: ChainSystem, folder: Path) -> QueryAnswerer:
     settings = QuerySettings(timeout_seconds=900)
-    engine = Engine(SharedSpark(system.spark), system.walk.control.objects, system.data_dsn, settings)
+    engine = SparkEngine(SharedSpark(system.spark), system.walk.control.objects, system.data_dsn, settings)
     return QueryAnswerer(
         Resolver(system.walk.dispatcher), engine, Audit(folder / "audit", system.walk.dispatcher), settings
     )

@@ -48,7 +48,7 @@ async def system(
         name: postgres.create_database(f"{name}_{uuid4().hex[:12]}", template(name)) for name in NAMES
     }
     # No test here needs to end Spark, and a loaded machine must not cause it.
-    limits = {"max_bytes": MEGABYTES * 1024 * 1024, "concurrency": 3, "stuck_seconds": 120.0}
+    limits = {"max_bytes": MEGABYTES * 1024 * 1024, "concurrency": 3, "stuck_seconds": 120.0, "engine": "auto"}
     folder = tmp_path_factory.mktemp("system") / "Jörg's folder"  # Spark must get it unchanged
     folder.mkdir()
     async with started_system(dsns, folder, spark, **limits) as bare, with_rows(bare) as system:

@@ -22,13 +22,18 @@ class Unchecked:
     tables = frozenset({"orders"})
     read_once = frozenset({"orders"})
     row_bytes = 0
-    tree = exp.Select()
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, tree: exp.Select) -> None:
         self.text = text
+        self.tree = tree
 
     def render(self, views: dict[str, str]) -> str:
         return self.text.replace("orders", views["orders"])
+
+
+FOR_SPARK = exp.select(exp.alias_(exp.Add(this=exp.Literal.number(1), expression=exp.Literal.number(1)), "n"))
+FOR_SAIL = exp.Select()
+"""Trees for which each engine is chosen, whatever the text is."""
 
 
 @pytest.fixture
@@ -54,15 +59,33 @@ async def test_the_listener_refuses_hostile_sql(case: str, system: QuerySystem, 
 async def test_without_the_sql_gate_the_listener_refuses_too_and_nothing_ran(
     case: str, system: QuerySystem, file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def unchecked(text: str, *_: Any, **__: Any) -> Unchecked:
-        return Unchecked(text)
-
-    monkeypatch.setattr(answer_module, "check_sql", unchecked)
-    monkeypatch.setattr(answer_module, "table_names", lambda _: frozenset({"orders"}))
+    _switch_gate_off(monkeypatch, FOR_SPARK)
     answer = await system.ask("reader", ATTACKS[case].format(file=file, granted="orders", other="theirs"))
     assert answer.status_code in {400, 422}, answer.text
     assert SECRET not in answer.text
     assert [path.name for path in file.parent.iterdir()] == ["secret.txt"]
+
+
+@pytest.mark.parametrize("case", ATTACKS)
+async def test_without_the_sql_gate_sail_finds_nothing_in_its_sandbox(
+    case: str, system: QuerySystem, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sail answers some of them, with what is in its sandbox; what it refuses, Spark refuses too."""
+    _switch_gate_off(monkeypatch, FOR_SAIL)
+    query = ATTACKS[case].format(file=file, granted="orders", other="theirs")
+    answer = await system.ask("reader", query, timeout_seconds=20)
+    assert answer.status_code in {200, 400, 422, 503, 504}, answer.text
+    assert answer.status_code != 200 or answer.json()["engine"] == "sail"
+    assert SECRET not in answer.text
+    assert [path.name for path in file.parent.iterdir()] == ["secret.txt"]
+
+
+def _switch_gate_off(monkeypatch: pytest.MonkeyPatch, tree: exp.Select) -> None:
+    def unchecked(text: str, *_: Any, **__: Any) -> Unchecked:
+        return Unchecked(text, tree)
+
+    monkeypatch.setattr(answer_module, "check_sql", unchecked)
+    monkeypatch.setattr(answer_module, "table_names", lambda _: frozenset({"orders"}))
 
 
 async def test_after_the_attacks_the_service_answers(system: QuerySystem) -> None:

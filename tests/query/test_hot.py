@@ -22,7 +22,7 @@ from tracelake.domain.buffered import Column, Declaration
 from tracelake.domain.sql.gate import check_sql
 from tracelake.errors import InvalidSql, Unavailable
 from tracelake.query.checked_query import Caller, CheckedQuery, Relation
-from tracelake.query.engine import Engine
+from tracelake.query.spark_engine import SparkEngine
 from tracelake.settings import QuerySettings
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ async def test_a_hot_table_is_read_by_the_read_only_role_and_for_its_own_organis
     data_db: str, reader: str, spark: SparkSession, tmp_path: Path
 ) -> None:
     table, other = filled(data_db, [5, 6, 7]), filled(data_db, [100])
-    engine = Engine(SharedSpark(spark), DiskObjects(tmp_path), reader, QuerySettings())
+    engine = SparkEngine(SharedSpark(spark), DiskObjects(tmp_path), reader, QuerySettings())
     found: Any = (await engine.run(query(table, table.org_id))).table
     assert found.to_pylist() == [{"n": 3, "s": 18}]
     with pytest.raises(Unavailable, match="nothing has been written"):
@@ -100,7 +100,7 @@ async def test_a_query_that_scans_a_table_several_times_filters_each_scan_separa
     data_db: str, reader: str, spark: SparkSession, tmp_path: Path
 ) -> None:
     table = filled(data_db, [5, 6, 7, 8])
-    engine = Engine(SharedSpark(spark), DiskObjects(tmp_path), reader, QuerySettings())
+    engine = SparkEngine(SharedSpark(spark), DiskObjects(tmp_path), reader, QuerySettings())
     for statement, found in IN_PLACES.items():
         checked = replace(query(table, table.org_id), checked=check_sql(statement, {"live"}))
         answer: Any = (await engine.run(checked)).table
@@ -123,7 +123,7 @@ async def test_a_buffered_dataset_is_read_by_that_role_with_its_columns_and_for_
                     " k, content) VALUES (%s, gen_random_uuid(), 1, gen_random_uuid(), 1, now(), %s, %s)"
                 )
                 admin.execute(row.format(table.identifier), (org, key, content))
-    engine = Engine(SharedSpark(spark), DiskObjects(tmp_path), reader, QuerySettings())
+    engine = SparkEngine(SharedSpark(spark), DiskObjects(tmp_path), reader, QuerySettings())
     live = Relation("live", ours.dataset_uuid, ours.dataset_version, 0, hot=True, cold=None)
     own_query = CheckedQuery(
         uuid4(), Caller(ours.org_id, ("user", uuid4())), check_sql(SUM, {"live"}), {"live": live}, 100, 240

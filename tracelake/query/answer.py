@@ -33,7 +33,7 @@ from tracelake.errors import (
 )
 from tracelake.query.audit import Audit
 from tracelake.query.checked_query import Caller, CheckedQuery, Relation
-from tracelake.query.engine import Engine, QueryResult
+from tracelake.query.engine import QueryEngine, QueryResult
 from tracelake.query.prune_files import narrowed
 from tracelake.query.resolve import Resolver
 from tracelake.runtime.metrics import Metrics
@@ -83,7 +83,7 @@ class _Case:
 @dataclass(frozen=True)
 class QueryAnswerer:
     resolver: Resolver
-    engine: Engine
+    engine: QueryEngine
     audit: Audit
     settings: QuerySettings
     metrics: Metrics = field(default_factory=Metrics)
@@ -262,4 +262,5 @@ def _answer(case: _Case) -> QueryAnswer:
             for relation in case.relations.values()
         ],
         exported=case.result.exported,
+        engine=case.result.engine,
     )

@@ -17,6 +17,7 @@ from tracelake.wire.query_messages import Exported, ResultColumn
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame
+    from pyspark.sql.types import StructType
 
 STEM: Final = "rows"
 MOST_COLUMNS: Final = 2_000
@@ -120,7 +121,11 @@ def export(frame: DataFrame, objects: ObjectStore, folder: Folder, files: int) -
 
 
 def columns_of(frame: DataFrame) -> list[ResultColumn]:
-    fields = frame.schema.fields
+    return columns_of_schema(frame.schema)
+
+
+def columns_of_schema(schema: StructType) -> list[ResultColumn]:
+    fields = schema.fields
     if len(fields) > MOST_COLUMNS:
         raise ResultTooLarge(
             f"the result has {len(fields)} columns; at most {MOST_COLUMNS} are allowed", hint="name fewer"

@@ -1,48 +1,19 @@
-"""Runs queries: waits for a slot, takes a session of the caller's grant, checks the plan, collects limited rows.
-
-A query runs in one thread under one Spark tag. When its time is over, or its caller has left, the tag is interrupted
-until the thread and its tasks have ended; only then is its slot free. If no interrupt ends it, its JVM is ended.
-Queries whose JVM ended are run once more.
-"""
+"""The port of the engines that run checked queries: Spark, and Sail."""
 
 from __future__ import annotations
 
-import asyncio
-import threading
-import time
-from collections.abc import AsyncIterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
-from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, Protocol
 
-import structlog
-
-from tracelake.errors import QueryTimeout, SetupError, SparkLost, TraceError, Unavailable
-from tracelake.ports import ObjectStore
+from tracelake.errors import QueryTimeout
 from tracelake.query.checked_query import CheckedQuery
-from tracelake.query.collect import Rows, collect, export
-from tracelake.query.end_query import EndQuery
-from tracelake.query.failures import spark_lost, translated_errors
-from tracelake.query.plans import planned
-from tracelake.query.sessions import Prepared, Sessions
-from tracelake.query.slots import Kind, Slots
-from tracelake.query.spark import QuerySpark
-from tracelake.query.views import Store, views_of
-from tracelake.runtime.metrics import Metrics
-from tracelake.settings import QuerySettings
-from tracelake.spark.plan_check import checked_frame
-from tracelake.spark.tags import tagged
-from tracelake.wire.query_messages import Exported, ResultColumn
+from tracelake.wire.query_messages import EngineName, Exported, ResultColumn
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-log = structlog.get_logger()
 
-ANSWER_SECONDS: Final = 1.0
-"""How long a refusal waits for its query to end."""
+InProgress = Literal["running", "waiting"]
 
 
 @dataclass(frozen=True)
@@ -53,6 +24,7 @@ class QueryResult:
     table: pa.Table | None
     truncated: bool = False
     exported: Exported | None = None
+    engine: EngineName = "spark"
 
     @property
     def rows(self) -> int:
@@ -63,194 +35,37 @@ class QueryResult:
         return self.exported.bytes if self.exported else self.table.nbytes if self.table is not None else 0
 
 
-@dataclass
-class _Running:
-    """A query in its thread."""
+class QueryEngine(Protocol):
+    """Runs checked queries.
 
-    query: CheckedQuery
-    seconds: float
-    """Its time limit."""
-    over: threading.Event = field(default_factory=threading.Event)
-    """Set when it is to end; checked between steps that cannot be interrupted."""
-    end_requested: asyncio.Event = field(default_factory=asyncio.Event)
-    """The same, for the event loop."""
-    began: float = field(default_factory=time.monotonic)
+    The contract:
 
-    def end(self) -> None:
-        self.over.set()
-        self.end_requested.set()
+    - The rows are those of the query's relations, as of their commits, and the same whichever engine runs it: rows,
+      order where the query asks for one, and types. An engine that cannot keep this does not run the query
+      (`CannotRun`), and another does.
+    - It reads no other file, and returns at most the query's rows and bytes.
+    - It returns, or raises, at most a second after the query's time. A query that has ended, or whose caller has left,
+      uses no core and holds no slot.
+    - A query during which the engine ends is run once more in the time that is left. If it ends again, the error is
+      retryable.
+    """
 
-    @property
-    def tag(self) -> str:
-        return f"query-{self.query.id}"
+    async def run(self, query: CheckedQuery) -> QueryResult: ...
 
-    def check_time(self) -> None:
-        if self.over.is_set():
-            raise _timeout(self.query)
+    def in_progress(self, state: InProgress) -> int:
+        """How many queries run in it, or wait for a slot."""
+        ...
 
 
-class Engine:
-    def __init__(
-        self,
-        spark: QuerySpark,
-        objects: ObjectStore,
-        data_dsn: str,
-        settings: QuerySettings,
-        metrics: Metrics | None = None,
-    ) -> None:
-        self._spark = spark
-        self._metrics = metrics or Metrics()
-        self._store = Store(objects, data_dsn)
-        self._max_bytes = settings.max_bytes
-        self._end = EndQuery(self._give_up, settings.stuck_seconds)
-        self._wait_seconds = settings.wait_seconds
-        self._again = asyncio.Lock()
-        self._slots = Slots(
-            settings.concurrency, settings.waiting, settings.wait_seconds, for_users=settings.user_slots
-        )
-        self._threads = ThreadPoolExecutor(settings.concurrency, "query")
-        self._ending: set[asyncio.Task[None]] = set()
-        for state in ("running", "waiting"):
-            self._metrics.queries_in_progress.labels(state).set_function(partial(getattr, self._slots, state))
+class CannotRun(Exception):
+    """An engine does not run a query. `reason` is a word for metrics."""
 
-    async def run(self, query: CheckedQuery) -> QueryResult:
-        try:
-            async with asyncio.timeout(query.answer_within):
-                return await self._run_twice(query)
-        except TimeoutError:
-            raise _timeout(query) from None
-
-    async def _run_twice(self, query: CheckedQuery) -> QueryResult:
-        """Run the query, and once more if its Spark was lost, within the rest of its time.
-
-        Which of several queries ended Spark is not known. So those that are run once more run one at a time: a query
-        that ends Spark again does not affect the others.
-        """
-        running = _Running(query, query.seconds)
-        try:
-            return await self._run(running)
-        except SparkLost:
-            left = query.seconds - (time.monotonic() - running.began)
-            if left <= 0:
-                raise
-        async with self._turn_after_loss():
-            return await self._run(_Running(query, left))
-
-    @asynccontextmanager
-    async def _turn_after_loss(self) -> AsyncIterator[None]:
-        try:
-            async with asyncio.timeout(self._wait_seconds):
-                await self._again.acquire()
-        except TimeoutError:
-            raise spark_lost() from None
-        try:
-            yield
-        finally:
-            self._again.release()
-
-    async def _run(self, running: _Running) -> QueryResult:
-        kind: Kind = "user" if running.query.caller.task_id is None else "task"
-        await self._slots.take(kind)
-        try:
-            sessions = await self._sessions()
-            running.began = time.monotonic()
-            thread = asyncio.get_running_loop().run_in_executor(self._threads, self._answer, sessions, running)
-        except BaseException:
-            self._slots.give_back(kind)
-            raise
-        ended = asyncio.create_task(self._until_ended(sessions, running, thread, kind))
-        self._ending.add(ended)
-        ended.add_done_callback(self._ending.discard)
-        try:
-            return await asyncio.wait_for(asyncio.shield(thread), running.seconds)
-        except TimeoutError:
-            raise _timeout(running.query) from None
-        finally:
-            running.end()
-            await asyncio.wait({ended}, timeout=ANSWER_SECONDS)
-
-    async def _sessions(self) -> Sessions:
-        try:
-            sessions = await self._spark.sessions()
-        except SetupError as error:
-            log.error("Spark does not start", **error.as_dict())  # noqa: TRY400 - the error has no useful stack
-            raise Unavailable("the Query service has no Spark", hint="see its log, and run `trace doctor`") from None
-        for state in ("fresh", "kept"):
-            self._metrics.query_sessions.labels(state).set_function(partial(getattr, sessions, state))
-        return sessions
-
-    def close(self) -> None:
-        self._threads.shutdown(wait=False, cancel_futures=True)
-        self._end.close()
-
-    async def _until_ended(
-        self, sessions: Sessions, running: _Running, thread: asyncio.Future[QueryResult], kind: Kind
-    ) -> None:
-        """Free the slot when the query's thread and tasks have ended."""
-        try:
-            end_requested: asyncio.Future[Any] = asyncio.create_task(running.end_requested.wait())
-            both: set[asyncio.Future[Any]] = {thread, end_requested}
-            await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
-            end_requested.cancel()
-            await self._end(sessions, running, thread)
-        finally:
-            self._slots.give_back(kind)
-
-    async def _give_up(self, sessions: Sessions) -> None:
-        if await self._spark.give_up(sessions):
-            self._metrics.query_stuck.inc()
-
-    def _answer(self, sessions: Sessions, running: _Running) -> QueryResult:
-        """Run the query; called in its thread."""
-        try:
-            prepared = sessions.take(running.query.caller.grant)
-        except Exception as error:  # noqa: BLE001 - py4j raises what it likes when the JVM dies under it
-            raise _error_for(error, sessions, running) from None
-        try:
-            result = self._read(prepared, running)
-        except Exception as error:  # noqa: BLE001
-            sessions.throw_away(prepared)
-            raise _error_for(error, sessions, running) from None
-        sessions.give_back(prepared)
-        return result
-
-    def _read(self, prepared: Prepared, running: _Running) -> QueryResult:
-        query, spark = running.query, prepared.spark
-        prepared.plan_for(small=query.small)
-        names: dict[str, str] = {}
-        with (
-            tagged(spark, running.tag),
-            translated_errors(names, self._max_bytes),
-            views_of(prepared, query.relations, self._store, query.caller.org_id, query.checked.read_once) as views,
-        ):
-            names.update(views)
-            running.check_time()
-            if query.export is not None:
-                frame = checked_frame(spark, query.checked.render(views), frozenset(views.values()))
-                running.check_time()
-                exported, columns = export(frame, self._store.objects, query.export, query.files)
-                return QueryResult(columns, None, exported=exported)
-            plan = planned(prepared, query, views, self._max_bytes)
-            running.check_time()
-            rows: Rows = collect(plan, query.max_rows, self._max_bytes)
-            return QueryResult(rows.columns, rows.table, rows.truncated)
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
 
 
-def _error_for(error: Exception, sessions: Sessions, running: _Running) -> Exception:
-    """Return the error for the caller; when the JVM ended during the query, that it ended."""
-    if running.over.is_set():  # the error comes from the interrupt
-        return _timeout(running.query)
-    if isinstance(error, TraceError) and type(error) is not Unavailable:
-        return error
-    if sessions.lost(error):
-        return spark_lost()
-    if isinstance(error, TraceError):
-        return error
-    log.warning("a query failed", kind=type(error).__name__)  # its text may contain the query
-    return Unavailable("the Query service could not use its Spark", hint="retry in a moment")
-
-
-def _timeout(query: CheckedQuery) -> QueryTimeout:
+def query_timeout(query: CheckedQuery) -> QueryTimeout:
     return QueryTimeout(
         f"it took longer than {query.seconds:g} s, and was ended",
         hint="read less, export the rows, or retry when fewer queries run",

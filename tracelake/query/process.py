@@ -9,6 +9,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from functools import partial
+from typing import Final
 
 import asyncpg
 from starlette.applications import Starlette
@@ -20,10 +22,13 @@ from tracelake.capability.verifier import Verifier
 from tracelake.ports import ObjectStore
 from tracelake.query.answer import QueryAnswerer
 from tracelake.query.audit import Audit
-from tracelake.query.engine import Engine
+from tracelake.query.choose_engine import ChosenEngine
+from tracelake.query.engine import InProgress, QueryEngine
 from tracelake.query.resolve import Resolver
 from tracelake.query.routes import openapi_route, task_route, user_route
+from tracelake.query.sail.engine import SailEngine
 from tracelake.query.spark import QuerySpark, query_options
+from tracelake.query.spark_engine import SparkEngine
 from tracelake.runtime.listeners import Listener, bearer, listener_app, open_listeners, require_our_token
 from tracelake.runtime.metrics import OPENMETRICS_TEXT, Metrics
 from tracelake.runtime.process import Process, wait_for_service
@@ -31,6 +36,8 @@ from tracelake.settings import IdentitySettings, Settings
 from tracelake.spark.owner import SparkOwner
 from tracelake.store.db import answers, open_pool, required
 from tracelake.wire.client import DispatcherClient, dispatcher_client
+
+IN_PROGRESS: Final[tuple[InProgress, ...]] = ("running", "waiting")
 
 
 async def main(process: Process, objects: ObjectStore) -> None:
@@ -65,7 +72,13 @@ async def serving(
 ) -> AsyncIterator[dict[str, str]]:
     """Open both listeners and yield their addresses."""
     dsn = required(settings.data.query_dsn, "data.query_dsn")
-    engine = Engine(spark, objects, dsn, settings.query, metrics)
+    on_spark = SparkEngine(spark, objects, dsn, settings.query, metrics)
+    on_sail = SailEngine(settings.home / "work" / "sail", objects, settings.query, metrics)
+    engine: QueryEngine = on_spark
+    if settings.query.engine != "spark":
+        engine = ChosenEngine(on_spark, on_sail, settings.query, metrics)
+    for state in IN_PROGRESS:
+        metrics.queries_in_progress.labels(state).set_function(partial(engine.in_progress, state))
     audit = Audit(settings.home / "work" / "query-audit", dispatcher)
     answerer = QueryAnswerer(Resolver(dispatcher), engine, audit, settings.query, metrics)
     verifier = Verifier(dispatcher.jwks, settings.tokens)
@@ -88,7 +101,8 @@ async def serving(
         audit_task.cancel()
         with suppress(Exception):  # the next process sends the rest
             await audit.send_all()
-        engine.close()
+        on_spark.close()
+        await on_sail.close()
         await verifier.close()
 
 

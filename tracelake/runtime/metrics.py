@@ -124,6 +124,16 @@ class Metrics:
             "Times that Spark was ended with a query that nothing else ended.",
             registry=registry,
         )
+        self.query_runs = Counter(
+            "trace_query_runs",
+            "Queries that an engine was chosen for, by engine and reason.",
+            ("engine", "reason"),
+            registry=registry,
+        )
+        self.query_engines = Gauge("trace_query_engines", "Organisations whose Sail runs or starts.", registry=registry)
+        self.query_engines_lost = Counter(
+            "trace_query_engines_lost", "Times that a Sail ended during a query.", ("reason",), registry=registry
+        )
         self.queries_in_progress = Gauge(
             "trace_queries_in_progress", "Queries that run or wait now.", ("state",), registry=registry
         )

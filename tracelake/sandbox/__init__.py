@@ -1,1 +1,1 @@
-"""Isolated processes: untrusted code of users, and the engines that run their queries."""
+"""Isolated processes: for user code, and for engines that run queries."""

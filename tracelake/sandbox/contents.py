@@ -15,6 +15,7 @@ ETC: Final = {
     "passwd": "root:x:0:0::/:/bin/false\nsandbox:x:1000:1000::/tmp:/bin/sh\n",
     "group": "root:x:0:\nsandbox:x:1000:\n",
     "hosts": "127.0.0.1 localhost sandbox\n",
+    "timezone": "UTC\n",
     "nsswitch.conf": "passwd: files\ngroup: files\nhosts: files\n",
 }
 SYSTEM: Final = ("/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
@@ -36,13 +37,15 @@ def system_mounts(etc: Path, prefixes: Iterable[Path], below: Iterable[Path]) ->
     return found + [word for name in ETC for word in ("--ro-bind", str(etc / name), f"/etc/{name}")]
 
 
-def closing_mounts(tmp_bytes: int) -> list[str]:
+def closing_mounts(tmp_bytes: int, *, proc: bool = True) -> list[str]:
     """The last of bubblewrap's options: devices and room for files; everything else is read-only from here on."""
-    found = ["--proc", "/proc", "--dev", "/dev"]
+    found = ["--proc", "/proc"] if proc else []
+    found += ["--dev", "/dev"]
     for room, size in (("/dev/shm", MIB), ("/tmp", tmp_bytes)):  # noqa: S108 - its own
         found += ["--perms", "1777", "--size", str(size), "--tmpfs", room]
     # /proc and /dev are read-only too, whatever the sandbox's uid is.
-    return [*found, "--remount-ro", "/proc", "--remount-ro", "/dev", "--remount-ro", "/"]
+    found += ["--remount-ro", "/proc"] if proc else []
+    return [*found, "--remount-ro", "/dev", "--remount-ro", "/"]
 
 
 def write_etc(folder: Path) -> Path:

@@ -25,6 +25,7 @@ from tracelake.sandbox.contents import interpreter
 from tracelake.sandbox.seccomp import program
 
 PAGE: Final = os.sysconf("SC_PAGE_SIZE")
+TICKS: Final = os.sysconf("SC_CLK_TCK")
 KILL_LOOK_SECONDS: Final = 0.002
 MOST_COUNTED: Final = 8192
 """More than any sandbox may have: counting stops here."""
@@ -81,6 +82,10 @@ class Sandbox:
                 memory += int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * PAGE
                 threads += len(os.listdir(f"/proc/{pid}/task"))  # noqa: PTH208 - it is asked often
         return Usage(memory, len(members), threads)
+
+    def processor_seconds(self) -> float:
+        """Of all its processes since they started."""
+        return sum(map(_processor_seconds, process_tree(self._first)))
 
     def files_in_tmp(self) -> int:
         """Bubblewrap limits the bytes of a tmpfs, but not its inodes, each of which costs kernel memory."""
@@ -150,6 +155,13 @@ def _proportional(pid: int) -> int:
             if line.startswith("Pss:"):
                 return int(line.split()[1]) * 1024
     return 0
+
+
+def _processor_seconds(pid: int) -> float:
+    with suppress(OSError, IndexError, ValueError):
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / TICKS
+    return 0.0
 
 
 def runs(pid: int) -> bool:

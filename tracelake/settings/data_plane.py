@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Literal
 
 from pydantic import SecretStr, field_validator
 
@@ -74,6 +75,30 @@ class QuerySettings(Group):
         "Where users' exports go, below it in a folder of their organisation.",
         unit="s3:// folder",
         pattern=r"^s3://.+/$",
+    )
+    engine: Literal["spark", "sail", "auto"] = setting(
+        "spark",
+        "What runs queries. `auto`: Sail runs those of which it is known to give the same rows, Spark the others."
+        " `sail`: what Sail does not run is refused. Sail needs the extra `sail`, and what a sandbox needs.",
+    )
+    sail_memory_mb: int = setting(
+        512, "Memory of one organisation's Sail; one that takes more is ended.", unit="MiB", ge=256, le=65536
+    )
+    sail_threads: int = setting(2, "Threads of one organisation's Sail that run queries.", unit="count", ge=1, le=256)
+    sail_concurrency: int = setting(
+        4, "Queries of one organisation that run on Sail at once.", unit="count", ge=1, le=64
+    )
+    sail_processes: int = setting(
+        16, "Organisations that have a Sail at once, idle ones included.", unit="count", ge=1, le=900
+    )
+    sail_idle_seconds: float = setting(
+        300.0, "A Sail that no query used for so long is ended.", unit="s", gt=0, le=86400
+    )
+    sail_scan_mb: int = setting(
+        256, "A query whose files are larger together runs on Spark.", unit="MiB", ge=1, le=65536
+    )
+    sail_files_mb: int = setting(
+        512, "Room for the files that one organisation's Sail keeps for later queries.", unit="MiB", ge=0, le=1048576
     )
     sessions: int = setting(
         16,

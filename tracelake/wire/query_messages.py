@@ -80,6 +80,9 @@ class Exported(Message, frozen=True):
     bytes: int
 
 
+EngineName = Literal["sail", "spark"]
+
+
 class QueryAnswer(Message, frozen=True):
     query_id: UUID
     columns: list[ResultColumn]
@@ -92,6 +95,8 @@ class QueryAnswer(Message, frozen=True):
     milliseconds: int
     datasets: list[ReadDataset]
     exported: Exported | None = None
+    engine: EngineName = "spark"
+    """The engine that ran it."""
 
 
 class Known(Message, frozen=True):

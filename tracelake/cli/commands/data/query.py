@@ -133,7 +133,8 @@ def _footer(answer: QueryAnswer) -> str:
         f"{dataset.name} at commit {dataset.commit}{' or later' * dataset.hot}" for dataset in answer.datasets
     )
     more = " and more (--limit shows them)" if answer.truncated else ""
-    return f"{answer.row_count} rows{more}, {answer.milliseconds} ms" + (f"; {read}" if read else "")
+    took = f"{answer.milliseconds} ms on {answer.engine.capitalize()}"
+    return f"{answer.row_count} rows{more}, {took}" + (f"; {read}" if read else "")
 
 
 def _as_form(stream: bytes, form: Format) -> bytes:

@@ -1,0 +1,72 @@
+"""Chooses the engine of each query: Sail where it is known to give the same rows, Spark for everything else."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from typing import Final, Literal
+
+from tracelake.errors import QueryFailed
+from tracelake.query.checked_query import CheckedQuery, Relation
+from tracelake.query.engine import CannotRun, InProgress, QueryEngine, QueryResult, query_timeout
+from tracelake.query.sail.supports import why_not
+from tracelake.runtime.metrics import Metrics
+from tracelake.settings import QuerySettings
+
+MIB: Final = 1024 * 1024
+
+
+class ChosenEngine:
+    """Runs each query on one of two engines, by `query.engine`."""
+
+    def __init__(self, spark: QueryEngine, sail: QueryEngine, settings: QuerySettings, metrics: Metrics) -> None:
+        self._spark = spark
+        self._sail = sail
+        self._mode: Literal["sail", "auto"] = "sail" if settings.engine == "sail" else "auto"
+        self._scan_bytes = settings.sail_scan_mb * MIB
+        self._metrics = metrics
+
+    async def run(self, query: CheckedQuery) -> QueryResult:
+        began = time.monotonic()
+        reason = self._why_not_sail(query)
+        if reason is None:
+            try:
+                result = await self._sail.run(query)
+            except CannotRun as other:
+                reason = other.reason
+            else:
+                self._metrics.query_runs.labels("sail", "same").inc()
+                return result
+        if self._mode == "sail":
+            raise QueryFailed(f"Sail does not run it ({reason})", hint="set query.engine to auto, and Spark does")
+        self._metrics.query_runs.labels("spark", reason).inc()
+        return await self._spark.run(_rest_of(query, time.monotonic() - began))
+
+    def in_progress(self, state: InProgress) -> int:
+        return self._spark.in_progress(state) + self._sail.in_progress(state)
+
+    def _why_not_sail(self, query: CheckedQuery) -> str | None:
+        if query.export is not None:
+            return "export"
+        for relation in query.relations.values():
+            if (reason := _why_not_files(relation)) is not None:
+                return reason
+        size = sum(relation.cold.bytes for relation in query.relations.values() if relation.cold)
+        return "large" if size > self._scan_bytes else why_not(query.checked, query.relations)
+
+
+def _why_not_files(relation: Relation) -> str | None:
+    if relation.hot:
+        return "hot"
+    if relation.filters:
+        return "filter"
+    cold = relation.cold
+    return "no_files" if cold is None or not cold.columns or not cold.files or cold.cut else None
+
+
+def _rest_of(query: CheckedQuery, passed: float) -> CheckedQuery:
+    """Return the query with the time that is left; both engines together get no more than one."""
+    within = None if query.answer_within is None else query.answer_within - passed
+    if query.seconds <= passed or (within is not None and within <= 0):
+        raise query_timeout(query)
+    return replace(query, seconds=query.seconds - passed, answer_within=within)

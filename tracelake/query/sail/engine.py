@@ -1,0 +1,239 @@
+"""Runs queries on Sail, in the process of their organisation.
+
+A query has a session of its own, in one thread. When its time is over, or its caller has left, it is interrupted; a
+process that still works after that, or in which other queries run so that nobody can tell, is ended. Queries whose
+process ended are run once more, one after the other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+from uuid import UUID, uuid4
+
+from tracelake.data.files.parquet_reader import ddl
+from tracelake.errors import EngineLost, SetupError, TraceError
+from tracelake.ports import ObjectStore
+from tracelake.query.checked_query import CheckedQuery
+from tracelake.query.collect import columns_of_schema, too_large
+from tracelake.query.engine import CannotRun, InProgress, QueryResult, query_timeout
+from tracelake.query.sail.connect import ConnectSession, IncompleteError, load_grpc
+from tracelake.query.sail.pool import SailPool
+from tracelake.query.sail.server import SailServer
+from tracelake.query.slots import Kind, Slots
+from tracelake.runtime.metrics import Metrics
+from tracelake.settings import QuerySettings
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+ANSWER_SECONDS: Final = 1.0
+"""How long a refusal waits for its query to end."""
+QUIET_SECONDS: Final = 0.2
+QUIET_SHARE: Final = 0.2
+"""A process that used less than this part of one core works on nothing."""
+DYING_SECONDS: Final = 1.0
+"""A killed process's connection is closed a moment before the process has ended."""
+OUT_OF_MEMORY: Final = "Resources exhausted"
+
+
+class SailEngine:
+    """Belongs to one event loop, in the main thread."""
+
+    def __init__(self, folder: Path, objects: ObjectStore, settings: QuerySettings, metrics: Metrics) -> None:
+        self._settings = settings
+        self._metrics = metrics
+        self._pool = SailPool(folder, objects, settings, metrics)
+        self._slots: defaultdict[UUID, Slots] = defaultdict(self._new_slots)
+        self._again: defaultdict[UUID, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._threads = ThreadPoolExecutor(settings.sail_concurrency * settings.sail_processes, "sail")
+        self._ending: set[asyncio.Task[None]] = set()
+
+    async def run(self, query: CheckedQuery) -> QueryResult:
+        try:
+            async with asyncio.timeout(query.answer_within):
+                return await self._run_twice(query)
+        except TimeoutError:
+            raise query_timeout(query) from None
+
+    def in_progress(self, state: InProgress) -> int:
+        return sum(slots.waiting if state == "waiting" else slots.running for slots in self._slots.values())
+
+    async def close(self) -> None:
+        await self._pool.close()
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    async def _run_twice(self, query: CheckedQuery) -> QueryResult:
+        """Those that are run once more run one at a time: one that ends its engine again affects none of the others."""
+        began = time.monotonic()
+        try:
+            return await self._run(query, query.seconds)
+        except EngineLost:
+            left = query.seconds - (time.monotonic() - began)
+            if left <= 0:
+                raise query_timeout(query) from None
+        async with self._again[query.caller.org_id]:
+            return await self._run(query, left)
+
+    async def _run(self, query: CheckedQuery, seconds: float) -> QueryResult:
+        kind: Kind = "user" if query.caller.user_id is not None else "task"
+        slots = self._slots[query.caller.org_id]
+        await slots.take(kind)
+        give_back = partial(slots.give_back, kind)
+        try:
+            server = await self._take(query.caller.org_id)
+        except BaseException:
+            give_back()
+            raise
+        session = ConnectSession(server.client)
+        thread = asyncio.get_running_loop().run_in_executor(self._threads, self._answer, server, session, query)
+        over = asyncio.Event()
+        ended = asyncio.create_task(self._until_ended(server, session, thread, over))
+        ended.add_done_callback(lambda _: give_back())
+        self._ending.add(ended)
+        ended.add_done_callback(self._ending.discard)
+        try:
+            return await asyncio.wait_for(asyncio.shield(thread), seconds)
+        except TimeoutError:
+            raise query_timeout(query) from None
+        except (EngineLost, CannotRun) as error:
+            raise await self._error_for(server, error) from None
+        finally:
+            over.set()
+            await asyncio.wait({ended}, timeout=ANSWER_SECONDS)
+
+    async def _take(self, org_id: UUID) -> SailServer:
+        try:
+            return await self._pool.take(org_id)
+        except SetupError:
+            raise CannotRun("no_sandbox") from None
+
+    async def _until_ended(
+        self, server: SailServer, session: ConnectSession, thread: asyncio.Future[Any], over: asyncio.Event
+    ) -> None:
+        """Return when no core works for the query."""
+        try:
+            waiting: set[asyncio.Future[Any]] = {thread, asyncio.ensure_future(over.wait())}
+            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            if not thread.done():
+                await asyncio.to_thread(session.cancel)
+                if server.running > 1 or not await self._is_quiet(server, thread):
+                    self._metrics.query_engines_lost.labels("stuck").inc()
+                    await server.end()
+            await asyncio.wait({thread})
+            thread.exception()  # the caller may be gone, so the exception is retrieved here
+            over.set()
+        finally:
+            self._pool.give_back(server)
+
+    async def _is_quiet(self, server: SailServer, thread: asyncio.Future[Any]) -> bool:
+        """Whether the interrupted query has ended in the process too, in which no other runs."""
+        ends = time.monotonic() + self._settings.stuck_seconds
+        while time.monotonic() < ends and server.alive:
+            before = server.processor_seconds
+            await asyncio.sleep(QUIET_SECONDS)
+            if thread.done() and server.processor_seconds - before < QUIET_SHARE * QUIET_SECONDS:
+                return True
+        return False
+
+    async def _error_for(self, server: SailServer, error: Exception) -> Exception:
+        """Return that the engine was lost, if it ended during the query."""
+        if isinstance(error, EngineLost):
+            with suppress(TimeoutError):
+                await asyncio.wait_for(server.until_ended(), DYING_SECONDS)
+        if server.alive and isinstance(error, CannotRun):
+            return error
+        reason = "memory" if server.over_memory else "ended"
+        self._metrics.query_engines_lost.labels(reason).inc()
+        await server.end()
+        return _engine_lost(self._settings.sail_memory_mb if server.over_memory else None)
+
+    def _answer(self, server: SailServer, session: ConnectSession, query: CheckedQuery) -> QueryResult:
+        """Run the query; called in its thread."""
+        grpc = load_grpc()
+        try:
+            with self._views(server, session, query) as views:
+                return self._rows(session, query, query.checked.render(views))
+        except grpc.RpcError as error:
+            raise self._translated(error) from None
+        except IncompleteError:
+            raise CannotRun("failed") from None
+        except (TraceError, CannotRun):
+            raise
+        except ValueError:  # the channel was closed, because the process was ended
+            raise _engine_lost() from None
+
+    @contextmanager
+    def _views(self, server: SailServer, session: ConnectSession, query: CheckedQuery) -> Iterator[dict[str, str]]:
+        """Create the tables of the query, and yield their names in the session."""
+        names = {table: f"v_{uuid4().hex}" for table in query.relations}
+        with ExitStack() as stack:
+            session.open()
+            stack.callback(session.close)
+            for table, relation in query.relations.items():
+                if relation.cold is None or relation.cold.columns is None or not relation.cold.files:
+                    raise CannotRun("no_files")
+                try:
+                    staged = stack.enter_context(server.files.using(relation.cold.files))
+                except (OSError, TraceError):  # a missing file, or a full disk: Spark may read it, or says what it is
+                    raise CannotRun("files") from None
+                session.create_view(names[table], list(staged.values()), ddl(relation.cold.columns))
+            yield names
+
+    def _rows(self, session: ConnectSession, query: CheckedQuery, text: str) -> QueryResult:
+        import pyarrow as pa
+
+        schema, tables, size = None, [], 0
+        for part in session.rows(text, query.max_rows + 1):
+            if isinstance(part, pa.Table):
+                size += part.nbytes
+                if size > self._settings.max_bytes:
+                    session.cancel()
+                    raise too_large(self._settings.max_bytes)
+                tables.append(part)
+            else:
+                schema = part
+        if schema is None:
+            raise CannotRun("failed")
+        columns, table = columns_of_schema(schema), _as_spark_gives_it(schema, tables)
+        truncated = table.num_rows > query.max_rows
+        rows = table.slice(0, query.max_rows) if truncated else table
+        return QueryResult(columns, rows, truncated, engine="sail")
+
+    def _translated(self, error: Any) -> Exception:
+        """What Sail says about a query is not repeated: Spark runs it, and says it in its own words."""
+        grpc = load_grpc()
+        if error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED:  # a message larger than we receive
+            return too_large(self._settings.max_bytes)
+        if error.code() in {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED}:
+            return _engine_lost()
+        return CannotRun("memory" if OUT_OF_MEMORY in (error.details() or "") else "failed")
+
+    def _new_slots(self) -> Slots:
+        limits = self._settings
+        return Slots(limits.sail_concurrency, limits.waiting, limits.wait_seconds, for_users=limits.user_slots)
+
+
+def _as_spark_gives_it(schema: StructType, tables: list[pa.Table]) -> pa.Table:
+    """Return the rows in Spark's Arrow types: Sail may use views of texts, or other names of a time zone."""
+    import pyarrow as pa
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    wanted = to_arrow_schema(schema, timezone="UTC")
+    try:
+        return pa.concat_tables([table.cast(wanted) for table in tables]) if tables else wanted.empty_table()
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, ValueError):
+        raise CannotRun("types") from None
+
+
+def _engine_lost(memory_mb: int | None = None) -> EngineLost:
+    why = "" if memory_mb is None else f", which took more than {memory_mb} MB"
+    return EngineLost(f"the Query service lost the organisation's engine{why}", hint="read less, or retry in a moment")
