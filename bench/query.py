@@ -1,4 +1,4 @@
-"""Queries through the Query service: `python -m bench.query [--size N]`.
+"""Queries through the Query service: `python -m bench.query [--size N] [--engine auto]`.
 
 A small dataset of Parquet files; the same query, warm, sent to the service (its api, with TLS and a look-up at a
 Dispatcher that answers at once) and of a bare Spark session that has the view already. Alternating, so that whatever
@@ -72,16 +72,19 @@ TOKEN: Final = "a worker token of the benchmark"  # noqa: S105
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--size", type=int, default=30, help="how often each query is sent to each")
-    size = parser.parse_args().size
+    parser.add_argument("--engine", choices=("spark", "auto"), default="spark", help="the service's `query.engine`")
+    given = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="trace-bench-") as folder:
-        uvloop.run(measure(Path(folder), size))
+        uvloop.run(measure(Path(folder), given.size, given.engine))
 
 
-async def measure(home: Path, size: int) -> None:
+async def measure(home: Path, size: int, engine: str) -> None:
     objects = DiskObjects(home / "objects")
     parts = made(objects)
-    async with service(home, objects, parts) as (spark, ask):
+    async with service(home, objects, parts, engine=engine) as (spark, ask):
+        began = time.perf_counter()
         await ask(QUERIES["count"])
+        first = milliseconds(time.perf_counter() - began)
         bare = await asyncio.to_thread(bare_session, spark, objects, parts)
         results = {name: await compared(ask, bare, sql, size) for name, sql in QUERIES.items()}
         together = await clients(ask, size)
@@ -95,8 +98,9 @@ async def measure(home: Path, size: int) -> None:
         queries=results,
         ratio_to_duckdb=in_duckdb(objects, parts, results["new_group"]["p50_ms"], size),
         clients=together,
+        first_ms=first,
         gate_ms=gate(),
-        settings={"size": size, "rows": ROWS, "files": FILES},
+        settings={"size": size, "rows": ROWS, "files": FILES, "engine": engine},
     )
 
 
@@ -222,9 +226,9 @@ class NoPool:
 
 @asynccontextmanager
 async def service(
-    home: Path, objects: DiskObjects, parts: list[PartitionFiles], columns: Columns = COLUMNS
+    home: Path, objects: DiskObjects, parts: list[PartitionFiles], columns: Columns = COLUMNS, *, engine: str = "spark"
 ) -> AsyncIterator[tuple[Any, Callable[[str], Awaitable[None]]]]:
-    settings, context = _settings(home)
+    settings, context = _settings(home, engine)
     owner = SparkOwner(query_options(settings), settings.home / "cache")
     spark = QuerySpark(owner, settings.query.sessions)
     headers = {"X-Trace-Worker-Token": TOKEN, "X-Trace-User": "bench"}
@@ -246,7 +250,7 @@ async def service(
         await spark.close()
 
 
-def _settings(home: Path) -> tuple[Settings, ssl.SSLContext]:
+def _settings(home: Path, engine: str) -> tuple[Settings, ssl.SSLContext]:
     files = ensure_certificates(home / "tls", datetime.now(UTC))
     base = load_settings({}, home=home / "home")
     settings = base.model_copy(
@@ -254,6 +258,7 @@ def _settings(home: Path) -> tuple[Settings, ssl.SSLContext]:
             "tls": TlsSettings(ca=files.ca, cert=files.cert, key=files.key),
             "identity": IdentitySettings(worker_token=SecretStr(TOKEN)),
             "data": DataSettings(query_dsn=SecretStr("postgresql://nobody@127.0.0.1/none")),
+            "query": base.query.model_copy(update={"engine": engine}),
         }
     )
     return settings, ssl.create_default_context(cafile=files.ca)
