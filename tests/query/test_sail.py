@@ -26,7 +26,7 @@ SECRET = "SECRET-5bb1"
 ROWS = 1000
 LONG = (
     "SELECT count(*) AS n FROM numbers a CROSS JOIN numbers b CROSS JOIN numbers c CROSS JOIN numbers d"
-    " WHERE a.id <> b.id AND c.text <> d.text"
+    " WHERE a.text || b.text <> c.text || d.text"
 )
 """It would take hours."""
 
@@ -115,6 +115,12 @@ async def test_without_the_gate_no_file_of_another_query_can_be_found(rig: SailR
         except (CannotRun, ResultTooLarge):
             continue
         assert result.rows == 0
+
+
+async def test_a_query_that_needs_more_memory_than_queries_have_is_left_to_spark(rig: SailRig) -> None:
+    held = LONG.replace("a.text || b.text <> c.text || d.text", "a.id <> b.id AND c.text <> d.text")
+    with pytest.raises(CannotRun, match="memory"):
+        await rig.engine.run(rig.query(held))
 
 
 async def test_a_query_over_its_time_ends_and_the_engine_goes_on(rig: SailRig) -> None:

@@ -42,7 +42,7 @@ QUIET_SHARE: Final = 0.2
 """A process that used less than this part of one core works on nothing."""
 DYING_SECONDS: Final = 1.0
 """A killed process's connection is closed a moment before the process has ended."""
-OUT_OF_MEMORY: Final = "Resources exhausted"
+OUT_OF_MEMORY: Final = ("Resources exhausted", "memory pool")
 
 
 class SailEngine:
@@ -215,7 +215,8 @@ class SailEngine:
             return too_large(self._settings.max_bytes)
         if error.code() in {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED}:
             return _engine_lost()
-        return CannotRun("memory" if OUT_OF_MEMORY in (error.details() or "") else "failed")
+        details = error.details() or ""
+        return CannotRun("memory" if any(words in details for words in OUT_OF_MEMORY) else "failed")
 
     def _new_slots(self) -> Slots:
         limits = self._settings
