@@ -166,7 +166,7 @@ async def test_it_finds_neither_other_bundles_nor_the_store_nor_our_home(either:
         path for path in found if str(either.settings.home) in path or path.startswith(("/home", "/work", "/srv"))
     ]
     assert {path for path in found if path.startswith("/etc/") and "alternatives" not in path} <= {
-        f"/etc/{name}" for name in ("passwd", "group", "hosts", "nsswitch.conf", "ld.so.cache")
+        f"/etc/{name}" for name in ("passwd", "group", "hosts", "nsswitch.conf", "timezone", "ld.so.cache")
     }
 
 

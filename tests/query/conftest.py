@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.postgres import RunningServer
 from tests.support.spark.session import QUICK, a_session
-from tests.support.systems.query import QuerySystem, started_system, with_rows
+from tests.support.systems.query import QuerySystem, another_service, started_system, with_rows
 from tracelake.query.spark import BATCH_BYTES
 from tracelake.store.migrate import Database
 
@@ -43,13 +43,20 @@ async def system(
     tmp_path_factory: pytest.TempPathFactory,
     spark: SparkSession,
 ) -> AsyncIterator[QuerySystem]:
-    """One for all tests of this folder: they only read, or make their own data."""
+    """One for all tests of this folder, with the default engine: they only read, or make their own data."""
     dsns: dict[str, str] = {
         name: postgres.create_database(f"{name}_{uuid4().hex[:12]}", template(name)) for name in NAMES
     }
     # No test here needs to end Spark, and a loaded machine must not cause it.
-    limits = {"max_bytes": MEGABYTES * 1024 * 1024, "concurrency": 3, "stuck_seconds": 120.0, "engine": "auto"}
+    limits = {"max_bytes": MEGABYTES * 1024 * 1024, "concurrency": 3, "stuck_seconds": 120.0}
     folder = tmp_path_factory.mktemp("system") / "Jörg's folder"  # Spark must get it unchanged
     folder.mkdir()
     async with started_system(dsns, folder, spark, **limits) as bare, with_rows(bare) as system:
         yield system
+
+
+@pytest.fixture(scope="package")
+async def auto_system(system: QuerySystem) -> AsyncIterator[QuerySystem]:
+    """A service over the same rows with `query.engine` set to `auto`."""
+    async with another_service(system, engine="auto") as other:
+        yield other

@@ -31,11 +31,6 @@ class Unchecked:
         return self.text.replace("orders", views["orders"])
 
 
-FOR_SPARK = exp.select(exp.alias_(exp.Add(this=exp.Literal.number(1), expression=exp.Literal.number(1)), "n"))
-FOR_SAIL = exp.Select()
-"""Trees for which each engine is chosen, whatever the text is."""
-
-
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
     path = tmp_path / "secret.txt"
@@ -59,7 +54,7 @@ async def test_the_listener_refuses_hostile_sql(case: str, system: QuerySystem, 
 async def test_without_the_sql_gate_the_listener_refuses_too_and_nothing_ran(
     case: str, system: QuerySystem, file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    _switch_gate_off(monkeypatch, FOR_SPARK)
+    _switch_gate_off(monkeypatch, exp.Select())
     answer = await system.ask("reader", ATTACKS[case].format(file=file, granted="orders", other="theirs"))
     assert answer.status_code in {400, 422}, answer.text
     assert SECRET not in answer.text
@@ -68,12 +63,12 @@ async def test_without_the_sql_gate_the_listener_refuses_too_and_nothing_ran(
 
 @pytest.mark.parametrize("case", ATTACKS)
 async def test_without_the_sql_gate_sail_finds_nothing_in_its_sandbox(
-    case: str, system: QuerySystem, file: Path, monkeypatch: pytest.MonkeyPatch
+    case: str, auto_system: QuerySystem, file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Sail answers some of them, with what is in its sandbox; what it refuses, Spark refuses too."""
-    _switch_gate_off(monkeypatch, FOR_SAIL)
+    _switch_gate_off(monkeypatch, exp.Select())  # a tree for which Sail is chosen, whatever the text is
     query = ATTACKS[case].format(file=file, granted="orders", other="theirs")
-    answer = await system.ask("reader", query, timeout_seconds=20)
+    answer = await auto_system.ask("reader", query, timeout_seconds=20)
     assert answer.status_code in {200, 400, 422, 503, 504}, answer.text
     assert answer.status_code != 200 or answer.json()["engine"] == "sail"
     assert SECRET not in answer.text

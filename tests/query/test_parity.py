@@ -13,7 +13,7 @@ import pytest
 
 from tests.support.cases.engine_parity import GROUP, ROW, SYNTAX, WHOLE, WINDOW, expressions, statement, uses
 from tests.support.cases.parity_tables import COLUMNS, DDL, TABLES, write_tables
-from tests.support.systems.sail import SailRig, sail_rig
+from tests.support.systems.sail import SailSystem, sail_system
 from tracelake.domain.sql.gate import check_sql
 from tracelake.query.engine import CannotRun
 from tracelake.query.sail.same_functions import SAME
@@ -31,12 +31,12 @@ AT_ONCE = 40
 
 @dataclass
 class Engines:
-    rig: SailRig
+    system: SailSystem
     spark: SparkSession
 
     async def on_sail(self, text: str) -> Columns | None:
         try:
-            result = await self.rig.engine.run(self.rig.query(text))
+            result = await self.system.engine.run(self.system.query(text))
         except CannotRun:
             return None
         assert result.table is not None
@@ -113,11 +113,11 @@ def anyio_backend() -> str:
 @pytest.fixture(scope="module")
 async def engines(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Engines]:
     folder = tmp_path_factory.mktemp("parity")
-    async with sail_rig(folder) as rig:
+    async with sail_system(folder) as system:
         for name, path in write_tables(folder).items():
-            rig.add(name, pq.read_table(path), {column: type_ for column, (type_, _) in COLUMNS.items()})
+            system.add(name, pq.read_table(path), {column: type_ for column, (type_, _) in COLUMNS.items()})
             spark.read.schema(DDL).parquet(str(path)).createOrReplaceTempView(f"parity_{name}")
-        yield Engines(rig, spark)
+        yield Engines(system, spark)
         for name in TABLES:
             spark.catalog.dropTempView(f"parity_{name}")
 
@@ -137,7 +137,7 @@ async def test_every_function_that_sail_runs_gives_the_same_on_both_engines(engi
 @pytest.mark.parametrize("text", SYNTAX)
 async def test_a_statement_gives_the_same_on_both_engines(engines: Engines, text: str) -> None:
     checked = check_sql(text, TABLES, deterministic=False)
-    if why_not(checked, engines.rig.query(text).relations) is not None:
+    if why_not(checked, engines.system.query(text).relations) is not None:
         return
     differences = await engines.differences(text)
     assert not differences, "\n".join(differences)

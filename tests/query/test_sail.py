@@ -15,7 +15,8 @@ import pyarrow as pa
 import pytest
 
 from tests.support.cases.hostile_sql import ATTACKS
-from tests.support.systems.sail import SailRig, sail_rig
+from tests.support.systems.sail import SailSystem, sail_system
+from tests.support.waiting import until
 from tracelake.domain.sql.gate import CheckedSql
 from tracelake.errors import Busy, EngineLost, QueryTimeout, ResultTooLarge
 from tracelake.query.engine import CannotRun
@@ -37,11 +38,11 @@ def anyio_backend() -> str:
 
 
 @pytest.fixture(scope="module")
-async def rig(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[SailRig]:
-    async with sail_rig(tmp_path_factory.mktemp("sail"), max_bytes=1024 * 1024, sail_memory_mb=512) as rig:
+async def system(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[SailSystem]:
+    async with sail_system(tmp_path_factory.mktemp("sail"), max_bytes=1024 * 1024, sail_memory_mb=512) as system:
         table = pa.table({"id": pa.array(range(ROWS), pa.int64()), "text": [f"n{n % 7}" for n in range(ROWS)]})
-        rig.add("numbers", table, {"id": "bigint", "text": "string"}, files=3)
-        yield rig
+        system.add("numbers", table, {"id": "bigint", "text": "string"}, files=3)
+        yield system
 
 
 @dataclass(frozen=True)
@@ -54,15 +55,15 @@ class Unchecked(CheckedSql):
         return self.text.replace("{granted}", next(iter(relations.values())))
 
 
-def engine_pids(rig: SailRig) -> list[int]:
-    """The processes of all of the rig's sandboxes."""
-    servers = [task.result() for task in rig.engine._pool._servers.values() if task.done()]
+def engine_pids(system: SailSystem) -> list[int]:
+    """The processes of all of the system's sandboxes."""
+    servers = [task.result() for task in system.engine._pool._servers.values() if task.done()]
     return [pid for server in servers if server._sandbox for pid in process_tree(server._sandbox._first)]
 
 
-async def test_rows_come_in_the_order_and_the_types_that_were_asked_for(rig: SailRig) -> None:
-    result = await rig.engine.run(
-        rig.query("SELECT text, count(*) AS n, max(id) AS top FROM numbers GROUP BY text ORDER BY text DESC LIMIT 2")
+async def test_rows_come_in_the_order_and_the_types_that_were_asked_for(system: SailSystem) -> None:
+    result = await system.engine.run(
+        system.query("SELECT text, count(*) AS n, max(id) AS top FROM numbers GROUP BY text ORDER BY text DESC LIMIT 2")
     )
     assert result.table is not None
     assert result.table.to_pylist() == [{"text": "n6", "n": 142, "top": 993}, {"text": "n5", "n": 143, "top": 999}]
@@ -74,147 +75,143 @@ async def test_rows_come_in_the_order_and_the_types_that_were_asked_for(rig: Sai
     assert result.engine == "sail"
 
 
-async def test_more_rows_than_the_limit_are_cut_and_larger_ones_refused(rig: SailRig) -> None:
-    result = await rig.engine.run(rig.query("SELECT id FROM numbers ORDER BY id", max_rows=10))
+async def test_more_rows_than_the_limit_are_cut_and_larger_ones_refused(system: SailSystem) -> None:
+    result = await system.engine.run(system.query("SELECT id FROM numbers ORDER BY id", max_rows=10))
     assert (result.rows, result.truncated) == (10, True)
     with pytest.raises(ResultTooLarge):
-        await rig.engine.run(
-            rig.query("SELECT a.*, b.text AS other FROM numbers a CROSS JOIN numbers b", max_rows=10**6)
+        await system.engine.run(
+            system.query("SELECT a.*, b.text AS other FROM numbers a CROSS JOIN numbers b", max_rows=10**6)
         )
 
 
 @pytest.mark.parametrize("case", ATTACKS)
-async def test_without_the_gate_the_sandbox_shows_nothing(rig: SailRig, case: str) -> None:
+async def test_without_the_gate_the_sandbox_shows_nothing(system: SailSystem, case: str) -> None:
     """Sail shows no plan that could be checked: what it can reach is the second line."""
-    secret = rig.folder / "secret.txt"
+    secret = system.folder / "secret.txt"
     secret.write_text(SECRET)
     secret.chmod(0o644)
-    before = sorted(path.name for path in rig.folder.iterdir())
+    before = sorted(path.name for path in system.folder.iterdir())
     text = ATTACKS[case].format(file=secret, other="other", granted="{granted}")
-    good = rig.query("SELECT id FROM numbers")
+    good = system.query("SELECT id FROM numbers")
     checked = Unchecked(good.checked.tree, good.checked.tables, text=text)
     try:
-        result = await rig.engine.run(rig.of(checked, seconds=20.0, max_rows=100))
+        result = await system.engine.run(system.of(checked, seconds=20.0, max_rows=100))
     except (CannotRun, ResultTooLarge, QueryTimeout, EngineLost):
         return
     assert SECRET not in str(result.table)
-    assert str(rig.folder) not in str(result.table)
-    assert sorted(path.name for path in rig.folder.iterdir()) == before
+    assert str(system.folder) not in str(result.table)
+    assert sorted(path.name for path in system.folder.iterdir()) == before
 
 
 @pytest.mark.parametrize(
     "path", ["/", "/data", "/data/*", "/proc/self/environ", "/proc/1/cmdline", "/sys", "/root", "/run"]
 )
-async def test_without_the_gate_no_file_of_another_query_can_be_found(rig: SailRig, path: str) -> None:
-    await rig.engine.run(rig.query("SELECT count(*) AS n FROM numbers"))  # its files are staged
-    good = rig.query("SELECT id FROM numbers")
+async def test_without_the_gate_no_file_of_another_query_can_be_found(system: SailSystem, path: str) -> None:
+    await system.engine.run(system.query("SELECT count(*) AS n FROM numbers"))  # its files are staged
+    good = system.query("SELECT id FROM numbers")
     for kind in ("text", "binaryFile", "parquet"):
         checked = Unchecked(good.checked.tree, good.checked.tables, text=f"SELECT * FROM {kind}.`{path}`")  # noqa: S608
         try:
-            result = await rig.engine.run(rig.of(checked, seconds=20.0))
+            result = await system.engine.run(system.of(checked, seconds=20.0))
         except (CannotRun, ResultTooLarge):
             continue
         assert result.rows == 0
 
 
-async def test_a_query_that_needs_more_memory_than_queries_have_is_left_to_spark(rig: SailRig) -> None:
+async def test_a_query_that_needs_more_memory_than_queries_have_is_left_to_spark(system: SailSystem) -> None:
     held = LONG.replace("a.text || b.text <> c.text || d.text", "a.id <> b.id AND c.text <> d.text")
     with pytest.raises(CannotRun, match="memory"):
-        await rig.engine.run(rig.query(held))
+        await system.engine.run(system.query(held))
 
 
-async def test_a_query_over_its_time_ends_and_the_engine_goes_on(rig: SailRig) -> None:
+async def test_a_query_over_its_time_ends_and_the_engine_goes_on(system: SailSystem) -> None:
     with pytest.raises(QueryTimeout):
-        await rig.engine.run(rig.query(LONG, seconds=0.5))
-    assert (await rig.engine.run(rig.query("SELECT count(*) AS n FROM numbers"))).rows == 1
+        await system.engine.run(system.query(LONG, seconds=0.5))
+    assert (await system.engine.run(system.query("SELECT count(*) AS n FROM numbers"))).rows == 1
 
 
-async def test_a_query_whose_caller_left_holds_no_slot_and_no_core(rig: SailRig) -> None:
-    asked = asyncio.create_task(rig.engine.run(rig.query(LONG)))
-    slots = rig.engine._slots[rig.org_id]
-    while not slots.running:  # noqa: ASYNC110 - there is no event for it
-        await asyncio.sleep(0.01)
+async def test_a_query_whose_caller_left_holds_no_slot_and_no_core(system: SailSystem) -> None:
+    asked = asyncio.create_task(system.engine.run(system.query(LONG)))
+    slots = system.engine._slots[system.org_id]
+    await until(lambda: slots.running, "the query runs")
     asked.cancel()
     with pytest.raises(asyncio.CancelledError):
         await asked
-    await asyncio.gather(*rig.engine._ending)
+    await asyncio.gather(*system.engine._ending)
     assert slots.running == 0
 
 
-async def test_queries_are_run_once_more_when_their_engine_is_killed(rig: SailRig) -> None:
-    await rig.engine.run(rig.query("SELECT count(*) AS n FROM numbers"))
+async def test_queries_are_run_once_more_when_their_engine_is_killed(system: SailSystem) -> None:
+    await system.engine.run(system.query("SELECT count(*) AS n FROM numbers"))
     slow = (
         "WITH few AS (SELECT id FROM numbers LIMIT 20)"
         " SELECT count(*) AS n FROM numbers a CROSS JOIN numbers b CROSS JOIN few WHERE a.text <> b.text"
     )
-    asked = asyncio.create_task(rig.engine.run(rig.query(slow)))
-    while not rig.engine._slots[rig.org_id].running:  # noqa: ASYNC110 - there is no event for it
-        await asyncio.sleep(0.01)
+    asked = asyncio.create_task(system.engine.run(system.query(slow)))
+    await until(lambda: system.engine._slots[system.org_id].running, "the query runs")
     await asyncio.sleep(0.05)
-    for pid in engine_pids(rig):
+    for pid in engine_pids(system):
         os.kill(pid, signal.SIGKILL)
     found: Any = (await asked).table
     assert found.to_pylist() == [{"n": 20 * (ROWS * ROWS - 6 * 143 * 143 - 142 * 142)}]
 
 
-async def test_a_second_organisation_has_a_process_of_its_own(rig: SailRig) -> None:
-    await rig.engine.run(rig.query("SELECT count(*) AS n FROM numbers"))
-    first = set(engine_pids(rig))
-    await rig.engine.run(rig.query("SELECT count(*) AS n FROM numbers", org_id=uuid4()))
-    assert first < set(engine_pids(rig))
+async def test_a_second_organisation_has_a_process_of_its_own(system: SailSystem) -> None:
+    await system.engine.run(system.query("SELECT count(*) AS n FROM numbers"))
+    first = set(engine_pids(system))
+    await system.engine.run(system.query("SELECT count(*) AS n FROM numbers", org_id=uuid4()))
+    assert first < set(engine_pids(system))
 
 
 async def test_an_engine_over_its_memory_is_ended_and_its_query_refused(tmp_path: Path) -> None:
-    async with sail_rig(tmp_path, sail_memory_mb=256, max_bytes=2**30) as rig:
-        rig.add("few", pa.table({"id": pa.array(range(200), pa.int64())}), {"id": "bigint"})
+    async with sail_system(tmp_path, sail_memory_mb=256, max_bytes=2**30) as system:
+        system.add("few", pa.table({"id": pa.array(range(200), pa.int64())}), {"id": "bigint"})
         bomb = "SELECT repeat('x', 4000000) AS s FROM few ORDER BY id"
         with pytest.raises(EngineLost):
-            await rig.engine.run(rig.query(bomb, seconds=60.0, max_rows=2000))
-        assert (await rig.engine.run(rig.query("SELECT count(*) AS n FROM few"))).rows == 1
+            await system.engine.run(system.query(bomb, seconds=60.0, max_rows=2000))
+        assert (await system.engine.run(system.query("SELECT count(*) AS n FROM few"))).rows == 1
 
 
-async def test_rows_that_sail_left_out_are_never_an_answer(rig: SailRig) -> None:
+async def test_rows_that_sail_left_out_are_never_an_answer(system: SailSystem) -> None:
     """A batch of more than 2 GB makes Sail panic, which ends the rows without an error."""
     with pytest.raises((CannotRun, EngineLost)):
-        await rig.engine.run(rig.query("SELECT repeat('x', 4000000) AS s FROM numbers", max_rows=2000))
+        await system.engine.run(system.query("SELECT repeat('x', 4000000) AS s FROM numbers", max_rows=2000))
 
 
 async def test_an_idle_engine_makes_room_and_a_busy_one_does_not(tmp_path: Path) -> None:
-    async with sail_rig(tmp_path, sail_processes=1) as rig:
-        rig.add("few", pa.table({"id": pa.array(range(2000), pa.int64())}), {"id": "bigint"})
-        await rig.engine.run(rig.query("SELECT count(*) AS n FROM few"))
+    async with sail_system(tmp_path, sail_processes=1) as system:
+        system.add("few", pa.table({"id": pa.array(range(2000), pa.int64())}), {"id": "bigint"})
+        await system.engine.run(system.query("SELECT count(*) AS n FROM few"))
         other = uuid4()
-        await rig.engine.run(rig.query("SELECT count(*) AS n FROM few", org_id=other))
-        assert list(rig.engine._pool._servers) == [other]
+        await system.engine.run(system.query("SELECT count(*) AS n FROM few", org_id=other))
+        assert list(system.engine._pool._servers) == [other]
         long = "SELECT count(*) AS n FROM few a CROSS JOIN few b CROSS JOIN few c WHERE a.id <> b.id"
-        asked = asyncio.create_task(rig.engine.run(rig.query(long, org_id=other)))
-        while not rig.engine._slots[other].running:  # noqa: ASYNC110 - there is no event for it
-            await asyncio.sleep(0.01)
+        asked = asyncio.create_task(system.engine.run(system.query(long, org_id=other)))
+        await until(lambda: system.engine._slots[other].running, "the query runs")
         await asyncio.sleep(0)
         with pytest.raises(Busy):
-            await rig.engine.run(rig.query("SELECT count(*) AS n FROM few"))
+            await system.engine.run(system.query("SELECT count(*) AS n FROM few"))
         asked.cancel()
         await asyncio.wait({asked})
 
 
 async def test_nothing_is_left_behind(tmp_path: Path) -> None:
-    async with sail_rig(tmp_path, sail_idle_seconds=0.2) as rig:
-        rig.add("few", pa.table({"id": pa.array(range(5), pa.int64())}), {"id": "bigint"})
-        await rig.engine.run(rig.query("SELECT count(*) AS n FROM few"))
-        pids = engine_pids(rig)
-        while rig.engine._pool._servers:  # noqa: ASYNC110 - ended when idle
-            await asyncio.sleep(0.05)
-        await rig.engine.run(rig.query("SELECT count(*) AS n FROM few"))
-        pids += engine_pids(rig)
+    async with sail_system(tmp_path, sail_idle_seconds=0.2) as system:
+        system.add("few", pa.table({"id": pa.array(range(5), pa.int64())}), {"id": "bigint"})
+        await system.engine.run(system.query("SELECT count(*) AS n FROM few"))
+        pids = engine_pids(system)
+        await until(lambda: not system.engine._pool._servers, "the idle engine is ended")
+        await system.engine.run(system.query("SELECT count(*) AS n FROM few"))
+        pids += engine_pids(system)
     assert not [pid for pid in pids if runs(pid)]
     assert not (tmp_path / "sail").exists()
 
 
 async def test_a_file_that_cannot_be_staged_is_left_to_spark(tmp_path: Path) -> None:
-    async with sail_rig(tmp_path) as rig:
-        relation = rig.add("few", pa.table({"id": pa.array(range(5), pa.int64())}), {"id": "bigint"})
+    async with sail_system(tmp_path) as system:
+        relation = system.add("few", pa.table({"id": pa.array(range(5), pa.int64())}), {"id": "bigint"})
         assert relation.cold is not None
-        rig.objects.delete(relation.cold.files)
+        system.objects.delete(relation.cold.files)
         with pytest.raises(CannotRun, match="files"):
-            await rig.engine.run(rig.query("SELECT count(*) AS n FROM few"))
+            await system.engine.run(system.query("SELECT count(*) AS n FROM few"))
         assert not list((tmp_path / "sail").rglob("*.parquet"))

@@ -249,3 +249,16 @@ async def test_a_session_serves_one_grant_during_its_life(system: QuerySystem) -
     assert others
     assert not seen & set(others), "a temporary view belongs to its session"
     assert system.spark.pool.take(("another", "new")) not in idle
+
+
+async def test_the_default_engine_is_spark_and_auto_chooses_sail_for_what_it_runs_the_same_way(
+    system: QuerySystem, auto_system: QuerySystem
+) -> None:
+    same, other = "SELECT count(*) AS n FROM orders", "SELECT sum(value) AS s FROM orders"
+    engines = [
+        (chosen["engine"], chosen["rows"])
+        for asked in (system, auto_system)
+        for chosen in [(await asked.ask(ADMIN, sql)).json() for sql in (same, other)]
+    ]
+    total = [[sum(range(ROWS)) * 10]]
+    assert engines == [("spark", [[ROWS]]), ("spark", total), ("sail", [[ROWS]]), ("spark", total)]

@@ -176,26 +176,42 @@ async def started_system(
     async with operator_system(dsns["state"], dsns["queue"], folder, spark) as operators:
         key = ec.generate_private_key(ec.SECP256R1())
         settings = _settings(operators, dsns["data"], folder, key, query)
-        context = ssl.create_default_context(cafile=operators.walk.ca)
-        given = SharedSpark(spark)
-        async with (
-            open_pool(dsns["data"], name="query", max_size=2) as pool,
-            serving(
-                settings, pool, operators.walk.dispatcher, given, operators.walk.control.objects, metrics=Metrics()
-            ) as listeners,
-            AsyncClient(
-                base_url=listeners["query_internal"],
-                verify=context,
-                headers={"X-Trace-Worker-Token": TOKEN},
-                timeout=120,
-            ) as inside,
-            AsyncClient(base_url=listeners["query_task"], verify=context, timeout=120) as task_api,
-            _gateway(settings, operators.walk.dispatcher, inside) as url,
-            AsyncClient(base_url=url, verify=context, timeout=120) as gateway,
-        ):
-            rival = await an_org(operators.walk.control.pool, "rival")
-            await _people(operators.walk.control.pool, operators.walk.org)
-            yield QuerySystem(operators, settings, key, gateway, task_api, inside, given, rival, context)
+        rival = await an_org(operators.walk.control.pool, "rival")
+        await _people(operators.walk.control.pool, operators.walk.org)
+        async with _query_service(operators, settings, key, SharedSpark(spark), rival) as system:
+            yield system
+
+
+@asynccontextmanager
+async def another_service(system: QuerySystem, **query: Any) -> AsyncIterator[QuerySystem]:
+    """A second Query service and Gateway over the same Dispatcher and datasets, with other settings of queries."""
+    changed = {"query": system.settings.query.model_copy(update=query)}
+    settings = system.settings.model_copy(update=changed)
+    async with _query_service(system.operators, settings, system.key, system.spark, system.rival) as other:
+        yield other
+
+
+@asynccontextmanager
+async def _query_service(
+    operators: OperatorSystem, settings: Settings, key: ec.EllipticCurvePrivateKey, spark: SharedSpark, rival: Org
+) -> AsyncIterator[QuerySystem]:
+    walk = operators.walk
+    context = ssl.create_default_context(cafile=walk.ca)
+    assert settings.data.query_dsn is not None
+    async with (
+        open_pool(settings.data.query_dsn.get_secret_value(), name="query", max_size=2) as pool,
+        serving(settings, pool, walk.dispatcher, spark, walk.control.objects, metrics=Metrics()) as listeners,
+        AsyncClient(
+            base_url=listeners["query_internal"],
+            verify=context,
+            headers={"X-Trace-Worker-Token": TOKEN},
+            timeout=120,
+        ) as inside,
+        AsyncClient(base_url=listeners["query_task"], verify=context, timeout=120) as task_api,
+        _gateway(settings, walk.dispatcher, inside) as url,
+        AsyncClient(base_url=url, verify=context, timeout=120) as gateway,
+    ):
+        yield QuerySystem(operators, settings, key, gateway, task_api, inside, spark, rival, context)
 
 
 @asynccontextmanager

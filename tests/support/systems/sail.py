@@ -27,7 +27,7 @@ FOLDER = Folder.parse("s3://trace/tables/")
 
 
 @dataclass
-class SailRig:
+class SailSystem:
     engine: SailEngine
     objects: DiskObjects
     folder: Path
@@ -61,10 +61,10 @@ class SailRig:
 
 
 @asynccontextmanager
-async def sail_rig(folder: Path, **settings: Any) -> AsyncIterator[SailRig]:
+async def sail_system(folder: Path, **settings: Any) -> AsyncIterator[SailSystem]:
     objects, metrics = DiskObjects(folder / "objects"), Metrics()
     engine = SailEngine(folder / "sail", objects, QuerySettings(**settings), metrics)
     try:
-        yield SailRig(engine, objects, folder, metrics)
+        yield SailSystem(engine, objects, folder, metrics)
     finally:
         await engine.close()
