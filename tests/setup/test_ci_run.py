@@ -15,7 +15,7 @@ MAKEFILE = f"""
 check:
 \t@echo checked
 test:
-\t@PYTEST_DISABLE_PLUGIN_AUTOLOAD=1 {sys.executable} -m pytest -q $(ARGS)
+\t@PYTEST_DISABLE_PLUGIN_AUTOLOAD=1 '{sys.executable}' -m pytest -q $(ARGS)
 """
 TESTS = """
 from pathlib import Path
@@ -51,7 +51,7 @@ def project(tmp_path: Path) -> Path:
         shutil.copy(ROOT / name, tmp_path / name)
     python = tmp_path / ".venv" / "bin" / "python"
     python.parent.mkdir(parents=True)
-    python.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+    python.write_text(f"#!/bin/sh\nexec '{sys.executable}' \"$@\"\n")
     python.chmod(0o755)
     (tmp_path / "Makefile").write_text(MAKEFILE)
     (tmp_path / "pytest.ini").touch()

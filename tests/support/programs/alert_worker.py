@@ -1,6 +1,6 @@
 """A worker that routes alerts and dies at a named point: the operator as it is, on rows that are given, without Spark.
 
-A program: one JSON object on standard input.
+A program: one JSON object on a line of standard input.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Rows:
 
 
 def main() -> None:
-    asked = json.loads(sys.stdin.read())
+    asked = json.loads(sys.stdin.readline())
     arm(asked["point"], 1, "kill")
     alert = AlertRef(alert_definition_id=UUID(asked["alert"]), name="whales", severity="info", channels=["ops", "page"])
     task = TaskPayload(
