@@ -28,18 +28,25 @@ UNITS = {
 }
 
 SLOWEST = (
-    *UNITS,
+    "shared Spark",
+    "chain walk",
+    "Query service",
     "tests/lite/test_up.py",
+    "tests/runner/test_killed.py",
+    "tests/faults/test_crash_points.py",
     "tests/faults/test_whole_system_storm.py",
     "tests/lite/test_demo.py",
-    "tests/upgrade/test_former_home.py",
-    "tests/runner/test_both_runtimes.py",
-    "tests/runner/test_killed.py",
-    "tests/cluster/test_connect.py",
     "tests/spark/test_session.py",
-    "tests/faults/test_crash_points.py",
-    "tests/setup/test_setup_env.py",
+    "tests/upgrade/test_former_home.py",
     "tests/cluster/test_standalone.py",
+    "tests/spark/test_class_archive.py",
+    "tests/cluster/test_spark_dies.py",
+    "tests/cluster/test_connect.py",
+    "tests/spark/test_postgres_rows.py",
+    "tests/setup/test_setup_env.py",
+    "tests/runner/test_both_runtimes.py",
+    "tests/delivery/test_deliver.py",
+    "tests/faults/test_faulty_queue.py",
 )
 """The longest first. What is not named follows, by its number of tests."""
 
