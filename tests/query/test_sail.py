@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import sys
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,7 @@ from uuid import uuid4
 
 import pyarrow as pa
 import pytest
+from structlog.testing import capture_logs
 
 from tests.support.cases.hostile_sql import ATTACKS
 from tests.support.systems.sail import SailSystem, sail_system
@@ -215,3 +217,18 @@ async def test_a_file_that_cannot_be_staged_is_left_to_spark(tmp_path: Path) -> 
         with pytest.raises(CannotRun, match="files"):
             await system.engine.run(system.query("SELECT count(*) AS n FROM few"))
         assert not list((tmp_path / "sail").rglob("*.parquet"))
+
+
+async def test_without_the_module_queries_are_left_to_spark_and_what_is_missing_is_logged_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "pysail", None)  # as where the extra is not installed
+    async with sail_system(tmp_path) as system:
+        system.add("few", pa.table({"id": pa.array(range(5), pa.int64())}), {"id": "bigint"})
+        with capture_logs() as logs:
+            for _ in range(2):
+                with pytest.raises(CannotRun, match="not_set_up"):
+                    await system.engine.run(system.query("SELECT count(*) AS n FROM few"))
+    assert [(line["event"], line["hint"]) for line in logs if line["log_level"] == "warning"] == [
+        ("queries cannot run on Sail", "pip install 'tracelake[sail]'")
+    ]

@@ -114,7 +114,7 @@ class SailEngine:
         try:
             return await self._pool.take(org_id)
         except SetupError:
-            raise CannotRun("no_sandbox") from None
+            raise CannotRun("not_started") from None
 
     async def _until_ended(
         self, server: SailServer, session: ConnectSession, thread: asyncio.Future[Any], over: asyncio.Event

@@ -15,7 +15,7 @@ import structlog
 from tracelake.errors import Busy, SetupError
 from tracelake.ports import ObjectStore
 from tracelake.query.engine import CannotRun
-from tracelake.query.sail.server import SailPlace, SailServer, start_server
+from tracelake.query.sail.server import SailPlace, SailServer, sail_folder, start_server
 from tracelake.runtime.metrics import Metrics
 from tracelake.sandbox.bubblewrap import choose_isolation
 from tracelake.sandbox.contents import MIB, write_etc
@@ -69,16 +69,21 @@ class SailPool:
             self._watching = asyncio.create_task(self._watch())
         try:
             return await asyncio.shield(self._place)
-        except SetupError as error:
-            log.warning("queries cannot run on Sail", **error.as_dict())
-            raise CannotRun("no_sandbox") from None
+        except SetupError:
+            raise CannotRun("not_set_up") from None
 
     async def _prepare(self) -> SailPlace:
-        isolation = await asyncio.to_thread(choose_isolation)
+        """What is missing is logged once, here: every query would log it otherwise."""
+        try:
+            sail = sail_folder()
+            isolation = await asyncio.to_thread(choose_isolation)
+        except SetupError as error:
+            log.warning("queries cannot run on Sail", **error.as_dict())
+            raise
         await asyncio.to_thread(shutil.rmtree, self._folder, ignore_errors=True)  # of a process that was killed
         self._folder.mkdir(parents=True, mode=0o700)
         etc = await asyncio.to_thread(write_etc, self._folder / "etc")
-        return SailPlace(self._folder, etc, isolation, self._objects, self._settings)
+        return SailPlace(self._folder, sail, etc, isolation, self._objects, self._settings)
 
     def _usable(self, org_id: UUID) -> asyncio.Task[SailServer] | None:
         task = self._servers.get(org_id)

@@ -42,6 +42,8 @@ class SailPlace:
 
     folder: Path
     """Closed to others."""
+    sail: Path
+    """Where it is installed."""
     etc: Path
     isolation: Isolation
     objects: ObjectStore
@@ -136,19 +138,18 @@ async def start_server(org_id: UUID, place: SailPlace) -> SailServer:
     return server
 
 
-def sail_folder() -> Path | None:
+def sail_folder() -> Path:
     """Where Sail is installed."""
     spec = importlib.util.find_spec("pysail")
-    return Path(spec.origin).parent if spec is not None and spec.origin else None
+    if spec is None or not spec.origin:
+        raise SetupError("the Python module pysail is missing", hint="pip install 'tracelake[sail]'")
+    return Path(spec.origin).parent
 
 
 def _launch(listener: int, files: Path, place: SailPlace) -> Launch:
-    sail = sail_folder()
-    if sail is None:
-        raise SetupError("the Python module pysail is missing", hint="pip install 'tracelake[sail]'")
     below = (Path(WITHIN), Path(LIBRARY) / "x")
     mounts = system_mounts(place.etc, (), below)
-    mounts += ["--ro-bind", str(INIT), f"{OURS}/{INIT.name}", "--ro-bind", str(sail), f"{LIBRARY}/pysail"]
+    mounts += ["--ro-bind", str(INIT), f"{OURS}/{INIT.name}", "--ro-bind", str(place.sail), f"{LIBRARY}/pysail"]
     mounts += ["--ro-bind", str(files), WITHIN, *closing_mounts(TMP_BYTES, proc=False), "--chdir", "/"]
     arguments = {
         "limits": _limits(place.settings),
