@@ -43,7 +43,8 @@ def main() -> None:
 async def measure(home: Path, size: int, files: int) -> None:
     objects = DiskObjects(home / "objects")
     parts = await asyncio.to_thread(made, objects, files)
-    async with service(home, objects, parts, (("block_number", "bigint"), ("text", "string"))) as (_, ask):
+    async with service(home, objects, parts, (("block_number", "bigint"), ("text", "string"))) as running:
+        ask = running.ask
         await ask("SELECT 1 AS warm")
         first = {name: await asked(ask, sql, 0) for name, sql in (("narrowed", NARROWED), ("whole", WHOLE))}
         narrowed, whole = [], []

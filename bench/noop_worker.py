@@ -149,13 +149,16 @@ async def working(
             await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def ask(rig: Rig, method: str, path: str, body: Any) -> Any:
+async def ask(rig: Rig, method: str, path: str, body: Any, user: str = "local|admin") -> Any:
     """A call of the user API, as the Gateway makes it."""
-    headers = {"x-trace-worker-token": WORKER_TOKEN, USER: "local|admin", "content-type": "application/json"}
+    headers = {"x-trace-worker-token": WORKER_TOKEN, USER: user, "content-type": "application/json"}
     async with (
         aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=rig.tls)) as http,
         http.request(
-            method, f"{rig.internal_api}/internal/v1{path}", data=msgspec.json.encode(body), headers=headers
+            method,
+            f"{rig.internal_api}/internal/v1{path}",
+            data=None if body is None else msgspec.json.encode(body),
+            headers=headers,
         ) as got,
     ):
         answer = msgspec.json.decode(await got.read())

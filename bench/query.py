@@ -1,11 +1,15 @@
-"""Queries through the Query service: `python -m bench.query [--size N] [--engine auto]`.
+"""Queries through the Query service: `python -m bench.query [--size N] [--engine spark]`, and with `--bombs`.
 
 A small dataset of Parquet files; the same query, warm, sent to the service (its api, with TLS and a look-up at a
-Dispatcher that answers at once) and of a bare Spark session that has the view already. Alternating, so that whatever
-else the machine does falls on both. The service keeps the plan of a query that is repeated (never its rows), so
-the headline and its ratio are of a text that nobody asked before, `new_group`, where both sides plan; so are those of
-the eight clients at once and of DuckDB. `ratio_asked_before` is of the others. Then the gate by itself. All on the
+Dispatcher that answers at once), to a bare Spark session that has the view already, and to DuckDB on the same files
+where that is installed. In turn, so that whatever else the machine does falls on all. The service keeps the plan of a
+query that is repeated on Spark (never its rows), so the headline and its ratios are of a text that nobody asked before,
+`new_group`, where all sides plan; so are those of the eight clients at once. `ratio_asked_before` is of the others.
+Beside that the first query after the start, the memory with three organisations, and the gate by itself. All on the
 event loop that `trace query` has.
+
+With `--bombs`: the p95 of one organisation's queries, while another sends queries without a pause that no gate refuses
+and that take all the time, memory or bytes they can get; by turns with and without them.
 """
 
 from __future__ import annotations
@@ -17,13 +21,16 @@ import statistics
 import tempfile
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
-from uuid import UUID, uuid4
+from uuid import uuid4, uuid5
 
+import httpx
+import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 import uvloop
@@ -62,9 +69,19 @@ QUERIES: Final = {
         "SELECT kind, count(*) AS n, max(number) AS m FROM events WHERE number <> {turn} GROUP BY kind ORDER BY kind"
     ),
 }
+BOMBS: Final = (
+    "SELECT count(*) AS n FROM events a CROSS JOIN events b WHERE a.text || b.text <> a.text",
+    "SELECT repeat('x', 4000000) AS s FROM events WHERE number < 400 ORDER BY number",
+    "SELECT a.text AS t, b.text AS u FROM events a CROSS JOIN events b",
+    "SELECT max(repeat(a.text, 10000)) AS m FROM events a JOIN events b ON a.kind = b.kind",
+    "SELECT count(DISTINCT a.text || b.text) AS n FROM events a JOIN events b ON a.kind = b.kind",
+)
+"""Hours of work, more memory than there is, and more rows: none can be refused by its text."""
+Ask = Callable[..., Awaitable[None]]
+Send = Callable[..., Awaitable[Any]]
 Columns = Sequence[tuple[str, str]]
 COLUMNS: Final[Columns] = (("number", "bigint"), ("kind", "bigint"), ("text", "string"))
-ORG, DATASET, VERSION = uuid4(), uuid4(), uuid4()
+DATASET, VERSION = uuid4(), uuid4()
 FOLDER: Final = Folder.parse(f"s3://trace/datasets/{DATASET}/{VERSION}/")
 TOKEN: Final = "a worker token of the benchmark"  # noqa: S105
 
@@ -72,21 +89,27 @@ TOKEN: Final = "a worker token of the benchmark"  # noqa: S105
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--size", type=int, default=30, help="how often each query is sent to each")
-    parser.add_argument("--engine", choices=("spark", "auto"), default="spark", help="the service's `query.engine`")
+    parser.add_argument("--engine", choices=("spark", "auto"), default="auto", help="the service's `query.engine`")
+    parser.add_argument("--bombs", action="store_true", help="what one organisation's bombs cost another")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="trace-bench-") as folder:
-        uvloop.run(measure(Path(folder), given.size, given.engine))
+        work = bombed if given.bombs else measure
+        uvloop.run(work(Path(folder), given.size, given.engine))
 
 
 async def measure(home: Path, size: int, engine: str) -> None:
     objects = DiskObjects(home / "objects")
     parts = made(objects)
-    async with service(home, objects, parts, engine=engine) as (spark, ask):
+    async with service(home, objects, parts, engine=engine) as running:
+        ask = running.ask
         began = time.perf_counter()
         await ask(QUERIES["count"])
         first = milliseconds(time.perf_counter() - began)
+        memory = await three_organisations(ask)
+        spark = await running.session()
         bare = await asyncio.to_thread(bare_session, spark, objects, parts)
-        results = {name: await compared(ask, bare, sql, size) for name, sql in QUERIES.items()}
+        duckdb = in_duckdb(objects, parts)
+        results = {name: await compared(ask, bare, duckdb, sql, size) for name, sql in QUERIES.items()}
         together = await clients(ask, size)
     asked_before = [result["ratio_to_bare_spark"] for name, result in results.items() if name != "new_group"]
     report(
@@ -96,40 +119,108 @@ async def measure(home: Path, size: int, engine: str) -> None:
         ratio_to_bare_spark=results["new_group"]["ratio_to_bare_spark"],
         ratio_asked_before=round(statistics.geometric_mean(asked_before), 2),
         queries=results,
-        ratio_to_duckdb=in_duckdb(objects, parts, results["new_group"]["p50_ms"], size),
+        duckdb_p50_ms=results["new_group"].get("duckdb_p50_ms"),
         clients=together,
         first_ms=first,
+        memory_mb=memory,
         gate_ms=gate(),
         settings={"size": size, "rows": ROWS, "files": FILES, "engine": engine},
     )
 
 
-async def compared(ask: Callable[[str], Awaitable[None]], bare: Any, sql: str, size: int) -> dict[str, float]:
+async def bombed(home: Path, size: int, engine: str) -> None:
+    """By turns, so that whatever else the machine does falls on both."""
+    objects = DiskObjects(home / "objects")
+    parts = made(objects)
+    async with service(home, objects, parts, engine=engine) as running:
+        for user in ("bench", "bomber"):
+            await running.ask(QUERIES["count"], user)
+        quiet, beside, bombs = list[float](), list[float](), 0
+        for turn in range(4):
+            over = asyncio.Event()
+            throwing = [asyncio.create_task(thrown(running.send, over)) for _ in range(4 if turn % 2 else 0)]
+            times = beside if throwing else quiet
+            for number in range(size * 5):
+                text = QUERIES["new_group"].replace("{turn}", str(-1 - number - turn * size * 5))
+                began = time.perf_counter()
+                await running.ask(text)
+                times.append(time.perf_counter() - began)
+            over.set()
+            bombs += sum(await asyncio.gather(*throwing))
+    report(
+        "query_beside_bombs",
+        milliseconds(sorted(beside)[int(0.95 * len(beside))]),
+        "ms (p95 of one organisation's queries, each a new text, while another sends bombs)",
+        alone_p95_ms=milliseconds(sorted(quiet)[int(0.95 * len(quiet))]),
+        p50_ms=milliseconds(statistics.median(beside)),
+        alone_p50_ms=milliseconds(statistics.median(quiet)),
+        bombs=bombs,
+        settings={"size": size, "engine": engine},
+    )
+
+
+async def thrown(send: Send, over: asyncio.Event) -> int:
+    """Send one bomb after the other; how each ends is no matter."""
+    count = 0
+    while not over.is_set():
+        await send(BOMBS[count % len(BOMBS)], "bomber", 1.0)
+        count += 1
+    return count
+
+
+async def three_organisations(ask: Ask) -> dict[str, float]:
+    for user in ("bench", "second", "third"):
+        for turn in range(5):
+            await ask(QUERIES["new_group"].replace("{turn}", str(-(10**6) - turn)), user)
+    us = psutil.Process()
+    children = us.children(recursive=True)
+    java = [child for child in children if child.name() == "java"]
+    others = [child for child in children if child not in java]
+    sizes = {"service": [us], "engines": others, "spark": java}
+    found = {name: round(sum(map(_proportional, items)) / 2**20, 1) for name, items in sizes.items()}
+    return {**found, "all": round(sum(found.values()), 1)}
+
+
+def _proportional(process: psutil.Process) -> int:
+    """Pages that several processes share are divided among them."""
+    with suppress(psutil.Error):
+        return int(process.memory_full_info().pss)
+    return 0
+
+
+async def compared(ask: Ask, bare: Any, duckdb: Any, sql: str, size: int) -> dict[str, float]:
     """One of each in turn; a text with a `{turn}` in it is another each time."""
-    ours: list[float] = []
-    theirs: list[float] = []
+    times: dict[str, list[float]] = {"ours": [], "spark": [], "duckdb": []}
     for turn in range(size + 5):
         text = sql.replace("{turn}", str(turn))
-        began = time.perf_counter()
-        await ask(text)
-        between = time.perf_counter()
-        await asyncio.to_thread(_collected, bare, text)
-        if turn >= 5:
-            ours.append(between - began)
-            theirs.append(time.perf_counter() - between)
-    return {
-        "p50_ms": milliseconds(statistics.median(ours)),
-        "p95_ms": milliseconds(sorted(ours)[int(0.95 * len(ours))]),
-        "bare_p50_ms": milliseconds(statistics.median(theirs)),
-        "ratio_to_bare_spark": round(statistics.median(ours) / statistics.median(theirs), 2),
+        ways: dict[str, Awaitable[None]] = {"ours": ask(text), "spark": asyncio.to_thread(_collected, bare, text)}
+        if duckdb is not None:
+            ways["duckdb"] = asyncio.to_thread(_fetched, duckdb, text)
+        for name, way in ways.items():
+            began = time.perf_counter()
+            await way
+            times[name] += [time.perf_counter() - began] if turn >= 5 else []
+    ours, spark = statistics.median(times["ours"]), statistics.median(times["spark"])
+    found = {
+        "p50_ms": milliseconds(ours),
+        "p95_ms": milliseconds(sorted(times["ours"])[int(0.95 * len(times["ours"]))]),
+        "bare_p50_ms": milliseconds(spark),
+        "ratio_to_bare_spark": round(ours / spark, 2),
     }
+    if duckdb is not None:
+        found["duckdb_p50_ms"] = milliseconds(statistics.median(times["duckdb"]))
+    return found
 
 
 def _collected(bare: Any, sql: str) -> None:
     bare.sql(sql).collect()
 
 
-async def clients(ask: Callable[[str], Awaitable[None]], size: int) -> dict[str, float]:
+def _fetched(duckdb: Any, sql: str) -> None:
+    duckdb.execute(sql).fetchall()
+
+
+async def clients(ask: Ask, size: int) -> dict[str, float]:
     """Each sends one query after the other; one that fails ends the benchmark."""
 
     async def one(client: int) -> None:
@@ -154,7 +245,8 @@ def gate() -> float:
     return milliseconds(statistics.median(times))
 
 
-def in_duckdb(objects: DiskObjects, parts: list[PartitionFiles], ours: float, size: int) -> float | None:
+def in_duckdb(objects: DiskObjects, parts: list[PartitionFiles]) -> Any:
+    """Return a connection with the view; None where DuckDB is not installed."""
     try:
         duckdb = import_module("duckdb")
     except ImportError:
@@ -164,12 +256,7 @@ def in_duckdb(objects: DiskObjects, parts: list[PartitionFiles], ours: float, si
         str(objects.root / "trace" / FOLDER.object(file["name"]).key) for partition in parts for file in partition.files
     ]
     connection.execute(f"CREATE VIEW events AS SELECT * FROM read_parquet({paths!r})")  # noqa: S608 - our own paths
-    times = []
-    for turn in range(size):
-        began = time.perf_counter()
-        connection.execute(QUERIES["new_group"].replace("{turn}", str(turn))).fetchall()
-        times.append(time.perf_counter() - began)
-    return round(ours / milliseconds(statistics.median(times)), 1)
+    return connection
 
 
 def made(objects: DiskObjects) -> list[PartitionFiles]:
@@ -201,10 +288,8 @@ class KnownDispatcher(DispatcherClient):
     def __init__(self, parts: list[PartitionFiles], columns: Columns) -> None:
         self._parts = parts
         self._columns = columns
-        self._user: UUID = uuid4()
 
     async def relations(self, request: RelationsRequest, user: str | None = None) -> RelationsAnswer:
-        del user
         columns: list[Mapping[str, Any]] = [{"name": name, "type": kind} for name, kind in self._columns]
         known = any(item.dataset_version == VERSION for item in request.known)
         cold = (
@@ -213,7 +298,7 @@ class KnownDispatcher(DispatcherClient):
             else ColdFilesAnswer(dataset_version=VERSION, commit=1, columns=columns, partitions=self._parts)
         )
         found = Relation(name="events", dataset_uuid=DATASET, dataset_version=VERSION, commit=1, hot=False, cold=cold)
-        return RelationsAnswer(org_id=ORG, user_id=self._user, relations=[found])
+        return RelationsAnswer(org_id=uuid5(DATASET, str(user)), user_id=uuid5(VERSION, str(user)), relations=[found])
 
     async def audit(self, rows: Any) -> AuditAnswer:
         received: list[AuditRow] = list(rows)
@@ -224,28 +309,46 @@ class NoPool:
     """The data database is not asked: there are no hot tables here."""
 
 
+@dataclass(frozen=True)
+class Running:
+    """The service, and calls to it by users, each of an organisation of its own."""
+
+    spark: QuerySpark
+    owner: SparkOwner
+    http: httpx.AsyncClient
+
+    async def session(self) -> Any:
+        """Its Spark, which is started now if no query did."""
+        await self.spark.sessions()
+        return self.owner.session()
+
+    async def send(self, sql: str, user: str = "bench", seconds: float | None = None) -> httpx.Response:
+        limit = {} if seconds is None else {"timeout_seconds": seconds}
+        return await self.http.post("/v1/query", json={"sql": sql, **limit}, headers={"X-Trace-User": user})
+
+    async def ask(self, sql: str, user: str = "bench") -> None:
+        answer = await self.send(sql, user)
+        if not answer.is_success:
+            raise SystemExit(answer.text)
+
+
 @asynccontextmanager
 async def service(
     home: Path, objects: DiskObjects, parts: list[PartitionFiles], columns: Columns = COLUMNS, *, engine: str = "spark"
-) -> AsyncIterator[tuple[Any, Callable[[str], Awaitable[None]]]]:
+) -> AsyncIterator[Running]:
     settings, context = _settings(home, engine)
     owner = SparkOwner(query_options(settings), settings.home / "cache")
     spark = QuerySpark(owner, settings.query.sessions)
-    headers = {"X-Trace-Worker-Token": TOKEN, "X-Trace-User": "bench"}
+    headers = {"X-Trace-Worker-Token": TOKEN}
     pool: Any = NoPool()
     try:
-        await spark.sessions()
+        if engine == "spark":
+            await spark.sessions()
         async with (
             serving(settings, pool, KnownDispatcher(parts, columns), spark, objects, metrics=Metrics()) as listeners,
             AsyncClient(base_url=listeners["query_internal"], headers=headers, verify=context, timeout=120) as http,
         ):
-
-            async def ask(sql: str) -> None:
-                answer = await http.post("/v1/query", json={"sql": sql})
-                if not answer.is_success:
-                    raise SystemExit(answer.text)
-
-            yield owner.session(), ask
+            yield Running(spark, owner, http)
     finally:
         await spark.close()
 

@@ -43,7 +43,7 @@ TURNS: Final = 3
 
 PGBENCH_CYCLE: Final = """
 SELECT pgqueue.publish('pgbench-' || :client_id::text, ARRAY[convert_to(repeat('x', 51), 'UTF8')], NULL);
-SELECT receipt FROM pgqueue.receive('pgbench-' || :client_id::text, 1, '30 s', 5, '-infinity') \\gset
+SELECT receipt FROM pgqueue.receive('pgbench-' || :client_id::text, 1, '30 s', 5, 0, '-infinity') \\gset
 SELECT pgqueue.ack('pgbench-' || :client_id::text, ARRAY[:receipt::uuid]);
 """
 
@@ -162,7 +162,7 @@ async def bare_cycle(dsn: str) -> AsyncIterator[Cycle]:
     async def cycle(name: str, batch: int) -> int:
         delays = [timedelta()] * batch
         await connection.fetch("SELECT pgqueue.publish($1, $2, $3)", name, [BODY] * batch, delays)
-        sql = "SELECT * FROM pgqueue.receive($1, $2, $3, 5, $4)"
+        sql = "SELECT * FROM pgqueue.receive($1, $2, $3, 5, 0, $4)"
         rows = await connection.fetch(sql, name, batch, HOLD, FRONT)
         return len(await connection.fetch("SELECT pgqueue.ack($1, $2)", name, [row["receipt"] for row in rows]))
 
@@ -181,7 +181,7 @@ async def wake_ups(dsn: str, rounds: int) -> tuple[dict[str, float], dict[str, f
     await listener.add_listener("pgqueue", lambda *_: heard.set())
 
     async def bare_wait() -> float:
-        sql = "SELECT * FROM pgqueue.receive($1, 1, $2, 5, $3)"
+        sql = "SELECT * FROM pgqueue.receive($1, 1, $2, 5, 0, $3)"
         heard.clear()
         while not (rows := await listener.fetch(sql, "bare-wake", HOLD, FRONT)):
             await heard.wait()  # a notification of the other queue may come late, and mean nothing here

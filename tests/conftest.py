@@ -19,7 +19,8 @@ import pytest
 from tests.support.one_connection import one_connection_each
 from tests.support.postgres import RunningServer, running
 from tests.support.schedule import SlowestFirst
-from tests.support.spark.session import end_shared
+from tests.support.spark.session import end_shared, share_with_generated_code
+from tests.support.waiting import SECONDS
 from tracelake.lite.launch import spawn
 from tracelake.lite.network_ports import choose_store_ports, free_port
 from tracelake.lite.postgres import Cluster
@@ -27,8 +28,15 @@ from tracelake.lite.seaweedfs import SeaweedFS
 from tracelake.settings import ObjectSettings
 from tracelake.store.migrate import Database, migrate
 
-# A test's database need not survive a power cut, only a kill: that needs no fsync.
-QUICK = {"fsync": "off", "full_page_writes": "off", "shared_buffers": "64MB", "max_wal_size": "256MB"}
+# A test's database need not survive a power cut, only a kill: that needs no fsync. And nobody guesses its password for
+# long: a login, of which a test has a dozen, need not take milliseconds.
+QUICK = {
+    "fsync": "off",
+    "full_page_writes": "off",
+    "shared_buffers": "64MB",
+    "max_wal_size": "256MB",
+    "scram_iterations": "1",
+}
 IN_MEMORY_BYTES = 4 * 1024**3
 
 
@@ -46,11 +54,20 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--prefix-examples", type=int, default=200, help="how many prefixes the fuzzer makes up")
     parser.addoption("--sql-examples", type=int, default=40, help="how many queries the SQL fuzzer makes up")
     parser.addoption("--bomb-examples", type=int, default=25, help="how many queries of huge values are made up")
+    parser.addoption("--version-examples", type=int, default=8, help="how many histories of DAG versions are made up")
     parser.addoption("--bomb-seed", type=int, default=1, help="which ones")
+    parser.addoption("--parity-examples", type=int, default=400, help="how many expressions two engines compute")
+    parser.addoption("--parity-seed", type=int, default=1, help="which ones")
     parser.addoption("--fault-seed", type=int, default=1, help="what it disturbs, and when")
     parser.addoption("--storm-seed", type=int, default=None, help="which ones; without it, others each time")
     parser.addoption("--storm-seconds", type=float, default=20.0, help="how long a whole system is disturbed")
     parser.addoption("--storms", type=int, default=3, help="how many stories of reorgs and kills are made up")
+    parser.addoption("--generated-code", action="store_true", help="the shared Spark compiles its plans to Java code")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("--generated-code"):
+        share_with_generated_code()
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -113,7 +130,7 @@ def _started_store(folder: Path) -> tuple[SeaweedFS, subprocess.Popen[bytes]]:
         server, log = SeaweedFS(folder / f"data{number}", choose_store_ports(0), ObjectSettings()), folder / "log"
         with log.open("wb") as said:
             process = spawn(server.launch(), said)
-        deadline = time.monotonic() + 90
+        deadline = time.monotonic() + SECONDS
         while process.poll() is None and time.monotonic() < deadline:
             if server.answers():
                 return server, process

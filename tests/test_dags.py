@@ -1,8 +1,9 @@
 """The DAGs that come with Trace can be deployed as they are, and do what they say.
 
 `evm_quickstart` runs in `tests/chain_walk/test_quickstart.py`, and with its alerts and `alerts` in
-`tests/lite/test_demo.py`; `files_quickstart` in `tests/operators/test_read_files.py`; the rest here. That all of them
-are valid is shown in `tests/docs/test_dags_in_docs.py`.
+`tests/lite/test_demo.py`; `files_quickstart` in `tests/operators/test_read_files.py`; `files_schedule` in
+`tests/operators/test_fired_sources.py`; `evm_schedule` in `tests/chain_walk/test_ingest_schedule.py`; the rest here.
+That all of them are valid is shown in `tests/docs/test_dags_in_docs.py`.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from tracelake.cli.app import app
-from tracelake.domain.dag.read import SECRET
+from tracelake.domain.dag.read_source import SECRET
 from tracelake.errors import SettingsError, WorkFailed
 from tracelake.lite.network_ports import Ports
 from tracelake.lite.plan import children

@@ -95,7 +95,7 @@ def test_invalid_values_are_refused_with_our_own_message(nonsense: str, tmp_path
     with pytest.raises(SettingsError) as refused:
         load_settings({leaf.of("x").variable: nonsense for leaf in leaves()}, home=tmp_path)
     assert refused.value.message.count("is wanted") > 50
-    theirs = ("should", "valid", "Value error", "Field required", "Extra inputs", "Unable to", "does not fit here")
+    theirs = ("should", "a valid", "Value error", "Field required", "Extra inputs", "Unable to", "does not fit here")
     assert not [words for words in theirs if words in refused.value.message]
 
 

@@ -55,6 +55,8 @@ class Task:
         self.outputs: List[Mapping[str, Any]] = event.get("outputs") or []
         self.scope: Mapping[str, Any] = event.get("scope") or {}
         """The scope: `cursor`, `partition_key`, or `start` and `end`; all None: everything."""
+        self.fired: Optional[Mapping[str, Any]] = event.get("fired")
+        """Of a source: what fired it: `kind`, and the `slot` of a schedule or the `body` of a webhook."""
         self.state: Any = event.get("state")
         """The job's state. A new value is saved with the completion."""
         self.alerts: List[Alert] = [_alert(item) for item in event.get("alerts") or []]

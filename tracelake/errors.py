@@ -5,6 +5,7 @@
     |   +-- SettingsError       a setting is unknown, impossible or missing
     |   +-- InvalidDag          a DAG's YAML was refused; carries every problem found
     |   +-- InvalidRequest      a body, header or parameter was refused; `where` is its JSON pointer
+    |   +-- BodyTooLarge        a webhook's body is larger than its source takes
     |   +-- InvalidAbi          a contract's ABI that cannot be read
     |   +-- InvalidBundle       a zip of user code was refused; `where` is the entry at fault
     |   +-- InvalidSql          a query was refused before it ran; `where` is the line and column in it
@@ -81,13 +82,7 @@ class TraceError(Exception):
 
     def as_dict(self) -> dict[str, Any]:
         """The shape that `--json` prints and every API returns."""
-        return {
-            "code": self.code,
-            "message": self.message,
-            "where": self.where,
-            "hint": self.hint,
-            "retryable": self.retryable,
-        }
+        return {name: getattr(self, name) for name in ("code", "message", "where", "hint", "retryable")}
 
 
 class _PlatformFault:
@@ -140,6 +135,10 @@ class InvalidDag(BadInput):
 
 class InvalidRequest(BadInput):
     code = "invalid_request"
+
+
+class BodyTooLarge(BadInput):
+    code = "body_too_large"
 
 
 class HungUp(InvalidRequest):

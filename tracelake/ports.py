@@ -26,6 +26,9 @@ DELAY_LIMIT: Final = timedelta(minutes=15)
 VISIBILITY_LIMIT: Final = timedelta(hours=12)
 """The longest time that SQS hides a message."""
 
+Group = tuple[str, str]
+"""Whose message it is: an organisation, and within it a job."""
+
 QUEUE_NAME: Final = r"[A-Za-z0-9_-]{1,64}"
 """What SQS allows, short enough to leave room for a prefix of the deployment."""
 
@@ -36,6 +39,7 @@ class Outgoing:
 
     body: bytes
     delay: timedelta = timedelta()
+    group: Group | None = None
 
     def __post_init__(self) -> None:
         if not 1 <= len(self.body) < BODY_LIMIT_BYTES:
@@ -52,6 +56,7 @@ class Outgoing:
 class Delivery:
     """One delivery of a message: the same message may be delivered again, under another receipt."""
 
+    queue: str
     id: MessageId
     receipt: Receipt
     body: bytes
@@ -93,7 +98,8 @@ class Queue(Protocol):
     - At least once. A published message is delivered until it is acknowledged, whichever process dies, the server
       included. It can be delivered twice: after its visibility ended, after a `publish` that was retried, or when the
       server crashed just after an acknowledgement. Receivers must be idempotent.
-    - No order, and no deduplication.
+    - No order, and no deduplication. But groups take turns: a message whose organisation has few waiting does not wait
+      for those of an organisation that has many; nor, within an organisation, for those of another job.
     - A delivered message is hidden from other receivers until its visibility ends; then it is ready again.
     - Every delivery has a new receipt, and only the newest one counts. A verb that takes receipts returns those that
       counted; for the others it does nothing. A receipt holds its message until the visibility ends. After that,
@@ -104,8 +110,10 @@ class Queue(Protocol):
     - Durations may be rounded up to whole seconds.
 
     How SQS (standard queues) keeps it: `publish` is SendMessageBatch in chunks of 10 and at most one request's bytes,
-    with bodies that are not plain text in base64; `receive` is ReceiveMessage with WaitTimeSeconds, asked again when
-    more than 10 messages or 20 seconds are wanted; `extend` and `release` are ChangeMessageVisibilityBatch;
+    with bodies that are not plain text in base64, and with the organisation as MessageGroupId (a fair queue; the jobs
+    of an organisation do not take turns there); `receive` is ReceiveMessage with WaitTimeSeconds, asked again when
+    more than 10 messages or 20 seconds are wanted, and of several queues without waiting in their order, then of all
+    at once; `extend` and `release` are ChangeMessageVisibilityBatch;
     `ack` is DeleteMessageBatch. SQS accepts a late DeleteMessage, so the adapter remembers until when it holds
     each receipt and answers from that. Dead letters are the queue's RedrivePolicy: maxReceiveCount gives the reason,
     `dead_letters` receives from the dead-letter queue without deleting, `redrive` sends again and then deletes (the
@@ -119,10 +127,11 @@ class Queue(Protocol):
         ...
 
     async def receive(
-        self, queue: str, *, max_messages: int, visibility: timedelta, wait: timedelta = timedelta()
+        self, queue: str | Mapping[str, int], *, max_messages: int, visibility: timedelta, wait: timedelta = timedelta()
     ) -> list[Delivery]:
         """Take what is ready, at most `max_messages`; if nothing is, wait for something, at most `wait`.
 
+        With a mapping, of several queues in its order, of each at most as many as it says.
         It returns as soon as there is anything, and need not fill the batch. Canceling it loses nothing: what it was
         about to return is delivered again, at the latest when its visibility ends.
         """
@@ -247,6 +256,10 @@ class ObjectStore(Protocol):
 
     def get(self, name: ObjectName) -> bytes:
         """Read all of an object."""
+        ...
+
+    def chunks(self, name: ObjectName) -> Iterator[bytes]:
+        """Read an object piece by piece, a few MiB at a time: never held whole."""
         ...
 
     def head(self, name: ObjectName) -> StoredObject | None:

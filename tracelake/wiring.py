@@ -84,6 +84,8 @@ async def _take_udf_tasks(
             worker_id=f"runner {socket.gethostname()}:{os.getpid()}",
             concurrency=settings.udf.tasks,
             metrics=process.metrics,
+            normal_share=settings.flow.normal_share,
+            reserved=settings.flow.reserved_slots,
         )
         await wrapper.work(process.stop)
 

@@ -45,6 +45,8 @@ RANGE, FINALITY = 50, 32
 STORY: Final = Story(PAST, PIECE, RANGE)
 CHAIN_ID: Final = 1337
 FUNCTION: Final = "large_transfers"
+AMOUNT: Final = "sum(value_decimal) AS amount"
+DAILY: Final = "SELECT * FROM daily_volume ORDER BY day, token"
 UUID: Final = re.compile(r"\b([0-9a-f]{8})(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b")
 """The first part is shown."""
 WAIT_SECONDS = 180.0
@@ -113,6 +115,7 @@ class _Show:
             truth = self._follow(system)
             self._datasets(system, self._alerts(system, truth))
             self._explain(system)
+            self._change(system)
             families = {int(process["pid"]) for process in system.processes()}
         self._expect(not members_of(families), "no process is left")
 
@@ -260,6 +263,28 @@ class _Show:
             output = UUID.sub(r"\1...", step["sentence"])
             self._line(f"{step['kind']:<8} {output}")
         self._line(f"so       {found['verdict']}")
+
+    def _change(self, system: Running) -> None:
+        self._heading("A change of SQL: planned, built beside what serves, promoted, and rolled back")
+        file = self._home.root.parent / f"{DAG}.yaml"
+        text = file.read_text()
+        file.write_text(text.replace(AMOUNT, f"{AMOUNT}, max(value_decimal) AS largest"))
+        plan = system.trace("plan", str(file))
+        built = [row["dataset"] for row in plan["datasets"] if row["action"] != "carry on"]
+        self._expect(built == ["daily_volume"], f"only daily_volume is built again, not {built}")
+        self._line(f"trace plan           daily_volume is built again; {len(plan['datasets']) - 1} datasets carry on")
+        before = system.query(DAILY)
+        release = system.trace("deploy", str(file), "--plan", plan["hash"], "--wait")["release"]
+        self._expect(release["state"] == "Ready", f"the release is ready: {release}")
+        self._expect(system.query(DAILY) == before, "queries read the former rows until then")
+        self._line(f"trace deploy         release {release['id'][:8]}... is ready; queries read the former rows")
+        system.trace("release", "promote", release["id"])
+        (largest,) = system.query("SELECT max(largest) AS largest FROM daily_volume")
+        self._expect(largest["largest"] is not None, "the new column has values")
+        self._line("trace release        promoted: daily_volume has a column `largest`, at once for everybody")
+        system.trace("release", "rollback", release["id"])
+        self._expect(system.query(DAILY) == before, "the former rows are back")
+        self._line("                     rolled back: the former rows are back")
 
     def _kill_dispatcher(self, system: Running) -> str:
         began = time.monotonic()

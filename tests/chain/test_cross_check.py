@@ -10,8 +10,8 @@ import msgspec
 import pytest
 import structlog
 
-from tests.chain.test_fetch import QUICK, assert_true
 from tests.support.chain.devchain import Devchain
+from tests.support.chain.fetching import QUICK, assert_true
 from tests.support.chain.proxies import Change, rewriting_proxy
 from tracelake.chain.fetch import fetch_range_sync
 from tracelake.chain.nodes.responses import Header

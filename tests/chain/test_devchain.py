@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 
 from tests.support.chain.devchain import Devchain, running
 from tests.support.chain.encoding import exchanges
+from tests.support.waiting import SECONDS
 from tracelake.chain.keccak import keccak
 from tracelake.chain.proofs.verify import (
     check_bloom,
@@ -43,7 +44,7 @@ FULL, HASHES = True, False
 def post(url: str, body: Any, content_type: str = "application/json") -> Any:
     data = body if isinstance(body, bytes) else json.dumps(body).encode()
     request = urllib.request.Request(url, data, {"Content-Type": content_type})  # noqa: S310 - our own server
-    with urllib.request.urlopen(request, timeout=30) as response:  # noqa: S310 - "
+    with urllib.request.urlopen(request, timeout=SECONDS) as response:  # noqa: S310 - "
         return json.load(response)
 
 
@@ -314,7 +315,7 @@ def test_a_journal_of_another_chain_is_refused(tmp_path: Path) -> None:
 
 def start(*words: str) -> subprocess.CompletedProcess[str]:
     argv = [sys.executable, "-m", "tracelake", "devchain", *words]
-    return subprocess.run(argv, capture_output=True, text=True, check=False, timeout=60)
+    return subprocess.run(argv, capture_output=True, text=True, check=False, timeout=SECONDS)
 
 
 def test_blocks_come_by_themselves_when_there_is_a_block_time() -> None:
@@ -330,7 +331,7 @@ def test_ctrl_c_ends_it_cleanly() -> None:
         assert process.stdout is not None
         assert "Chain 1337" in process.stdout.readline()
         os.kill(process.pid, signal.SIGINT)
-        out, err = process.communicate(timeout=30)
+        out, err = process.communicate(timeout=SECONDS)
     assert (process.returncode, err) == (0, "")
     assert "stopped" in out
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.chain.devchain import running
+from tests.support.waiting import SECONDS
 from tracelake.errors import InvalidRequest
 
 DEVCHAIN = [sys.executable, "-m", "tracelake", "devchain"]
@@ -19,7 +20,7 @@ DEVCHAIN = [sys.executable, "-m", "tracelake", "devchain"]
 
 def start(*words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [*DEVCHAIN, *words], capture_output=True, text=True, check=False, timeout=60, stdin=subprocess.DEVNULL
+        [*DEVCHAIN, *words], capture_output=True, text=True, check=False, timeout=SECONDS, stdin=subprocess.DEVNULL
     )
 
 
@@ -82,7 +83,7 @@ def test_a_signal_is_handled_while_blocks_are_made(how: signal.Signals, code: in
             ticks = Path(f"/proc/{process.pid}/stat").read_text().split()[13]
             before = int(ticks) / os.sysconf("SC_CLK_TCK")
         process.send_signal(how)
-        _, output = process.communicate(timeout=20)
+        _, output = process.communicate(timeout=SECONDS)
     finally:
         process.kill()
     assert (process.returncode, b"Traceback" in output) == (code, False), output

@@ -19,7 +19,9 @@ import pyarrow as pa
 import pytest
 
 from tests.support.chain.devchain import Devchain, running
-from tracelake.chain.fetch import ALL_TABLES, Fetched, fetch_range_sync, fetch_with
+from tests.support.chain.fetching import QUICK, assert_true
+from tests.support.waiting import SECONDS
+from tracelake.chain.fetch import ALL_TABLES, fetch_range_sync, fetch_with
 from tracelake.chain.nodes.rpc import RpcClient, run
 from tracelake.chain.nodes.rpc_pool import Endpoint, RpcPool
 from tracelake.chain.read_blocks import Wants
@@ -35,22 +37,8 @@ from tracelake.errors import (
     ProviderUnavailable,
     WrongChain,
 )
-from tracelake_devchain.expected_rows import truth_table
 
-QUICK = {"attempts": 4, "rest": 0.01, "longest_rest": 0.05}
 BLOCKS = 240
-
-
-def assert_true(devchain: Devchain, fetched: Fetched) -> None:
-    chain = devchain.chain()
-    for name, table in fetched.tables.items():
-        table.validate(full=True)
-        assert table.schema == SCHEMAS[name]
-        assert table.equals(truth_table(chain, name, fetched.start, fetched.end)), name
-    hashes = [bytes.fromhex(made.hash[2:]) for made in chain.blocks(fetched.start, fetched.end)]
-    assert list(fetched.hashes) == hashes
-    assert fetched.last_hash == hashes[-1]
-    assert fetched.first_parent_hash.hex() == chain.block(fetched.start).block.parent_hash[2:]
 
 
 @pytest.mark.parametrize("verify_roots", [1.0, 0.3, 0.0])
@@ -239,7 +227,7 @@ def before_call(moving: Devchain, number: int, act: Callable[[], object]) -> Ite
             if next(calls) == number:
                 act()
             request = urllib.request.Request(moving.node("a"), body, {"Content-Type": "application/json"})  # noqa: S310
-            with urllib.request.urlopen(request, timeout=60) as answer:  # noqa: S310 - our own loopback
+            with urllib.request.urlopen(request, timeout=SECONDS) as answer:  # noqa: S310 - our own loopback
                 output = answer.read()
             self.send_response(200)
             self.send_header("Content-Type", "application/json")

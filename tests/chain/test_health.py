@@ -12,6 +12,7 @@ from typing import Any
 
 from tests.support.chain.devchain import Devchain
 from tests.support.chain.proxies import rewriting_proxy
+from tests.support.waiting import SECONDS
 from tracelake.chain.fetch import fetch_range_sync
 from tracelake.chain.nodes.health import Health, health_of
 from tracelake.chain.nodes.rpc_pool import Endpoint, RpcPool
@@ -165,7 +166,7 @@ def test_a_canceled_wait_for_a_place_leaves_no_place_taken() -> None:
             await asyncio.sleep(0)
         waits[1].cancel()  # its turn was announced already
         await asyncio.gather(*waits, return_exceptions=True)
-        async with asyncio.timeout(60), slots:
+        async with asyncio.timeout(SECONDS), slots:
             pass
 
     asyncio.run(main())

@@ -12,9 +12,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.chain.test_fetch import QUICK
-from tests.chain.test_tip import run_with
 from tests.support.chain.devchain import Devchain
+from tests.support.chain.fetching import QUICK, run_with
 from tests.support.chain.proxies import rewriting_proxy
 from tracelake.chain import cross_check, tip
 from tracelake.chain.fetch import Fetched, fetch_range_sync

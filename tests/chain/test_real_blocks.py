@@ -10,9 +10,10 @@ import msgspec
 import pytest
 
 from tests.support.chain.encoding import exchanges
+from tests.support.chain.real_blocks import blocks
 from tracelake.chain.keccak import keccak
 from tracelake.chain.nodes.errors import read_error
-from tracelake.chain.nodes.responses import Block, BlockOfHashes, Log, Receipt, RpcError, Transaction
+from tracelake.chain.nodes.responses import Block, Log, Receipt, RpcError, Transaction
 from tracelake.chain.nodes.rpc_pool import Endpoint
 from tracelake.chain.proofs.encode import encode_transaction
 from tracelake.chain.proofs.verify import (
@@ -29,16 +30,6 @@ from tracelake.chain.proofs.verify import (
 from tracelake.errors import ProviderError, ProviderLagged, ProviderRefused
 
 TYPED = json.loads((Path(__file__).parent / "vectors" / "typed_transactions.json").read_text())
-
-
-def blocks(data: Path) -> dict[str, Block | BlockOfHashes]:
-    found: dict[str, Block | BlockOfHashes] = {}
-    for name, request, response in exchanges(data / "execution-apis" / "eth_getBlockByNumber"):
-        if response["result"] is not None:
-            whole = request["params"][1]
-            result = response["result"]
-            found[name] = msgspec.convert(result, Block) if whole else msgspec.convert(result, BlockOfHashes)
-    return found
 
 
 def test_every_real_header_has_the_hash_that_is_made_of_it(shared_data: Path) -> None:

@@ -8,8 +8,8 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tests.chain.test_real_blocks import blocks
 from tests.support.chain.encoding import exchanges
+from tests.support.chain.real_blocks import blocks
 from tracelake.adapters.objects_disk import DiskObjects
 from tracelake.chain.nodes.responses import Receipt
 from tracelake.chain.schemas import SCHEMAS

@@ -10,6 +10,7 @@ import pytest
 
 from tests.support.chain.devchain import Devchain
 from tests.support.chain.proxies import rewriting_proxy
+from tests.support.waiting import SECONDS
 from tracelake.chain.fetch import fetch_range_sync
 from tracelake.chain.nodes.rpc_pool import Endpoint, RpcPool
 from tracelake.errors import ProviderLied
@@ -27,7 +28,7 @@ def swapping(devchain: Devchain, given: str, to: str) -> Iterator[RpcPool]:
         ]
 
     with rewriting_proxy(devchain.url, swap) as url:
-        yield RpcPool("devchain", devchain.chain_id, (Endpoint(url, "mixed up"),), timeout=60)
+        yield RpcPool("devchain", devchain.chain_id, (Endpoint(url, "mixed up"),), timeout=SECONDS)
 
 
 @pytest.mark.parametrize(

@@ -2,25 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from typing import Any
-
 import pytest
 
-from tests.chain.test_fetch import QUICK
 from tests.support.chain.devchain import Devchain, running
+from tests.support.chain.fetching import QUICK, run_with
 from tracelake.chain import tip
-from tracelake.chain.nodes.rpc import RpcClient, run
-from tracelake.chain.nodes.rpc_pool import RpcPool
 from tracelake.errors import ProviderLagged, ProviderLied
-
-
-def run_with(pool: RpcPool, call: Callable[[RpcClient], Awaitable[Any]]) -> Any:
-    async def main() -> Any:
-        async with RpcClient(pool) as client:
-            return await call(client)
-
-    return run(main())
 
 
 def test_heads_are_the_chains(devchain: Devchain) -> None:

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.chain.test_fetch import QUICK, assert_true
 from tests.support.chain.devchain import Devchain
+from tests.support.chain.fetching import QUICK, assert_true
 from tracelake.chain.fetch import fetch_range_sync
 from tracelake.errors import ChainMoved, ProviderError, ProviderLied
 from tracelake_devchain.faults import KINDS

@@ -5,44 +5,10 @@ from __future__ import annotations
 import pytest
 
 from tests.support.chain.proxies import CountingNode, counting_node, until_polled
-from tests.support.systems.chain import ChainSystem, rows_of, truth
+from tests.support.systems.chain import FOLLOW, ChainSystem, equal, rows_of
 from tests.support.systems.walk import working
 
 pytestmark = pytest.mark.anyio
-
-FOLLOW = """
-name: live
-defaults: {runtime: ecs_platform, retry: {backoff: 1s, max_backoff: 1s}}
-jobs:
-  - name: follow
-    operator: block_follower
-    source: {kind: always_on}
-    config: {rpc_pool: dev, poll_seconds: 0.05, batch: 25}
-    outputs: [blocks, transactions, logs, final]
-    heartbeat_interval_seconds: 1s
-  - name: gather
-    operator: range_aggregator
-    runtime: dispatcher
-    config: {size: 20}
-    inputs: [{from: {job: follow, output: final}}]
-  - name: compact
-    operator: parquet_compact
-    config: {grace_seconds: 0}
-    inputs:
-      - {from: {job: gather}}
-      - {from: {job: follow, output: blocks}, trigger: false}
-      - {from: {job: follow, output: transactions}, trigger: false}
-      - {from: {job: follow, output: logs}, trigger: false}
-    outputs: [blocks, transactions, logs]
-"""
-
-
-async def equal(system: ChainSystem) -> None:
-    """Hot and cold of every table, read apart and joined at the boundary between them, are the chain's rows."""
-    head = system.devchain.describe()["head"]
-    for output, table in enumerate(("blocks", "transactions", "logs")):
-        found = await system.current_rows("live", "follow", "compact", output, table)
-        assert found == truth(system.devchain, table, 0, head), table
 
 
 async def test_the_tip_is_followed_through_reorgs_and_compacted_without_a_row_lost_or_doubled(

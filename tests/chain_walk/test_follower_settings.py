@@ -14,7 +14,7 @@ from tests.support.chain.devchain import running
 from tests.support.chain.proxies import CountingNode, counting_node, until_polled
 from tests.support.systems.chain import ChainSystem
 from tests.support.systems.walk import working
-from tests.support.waiting import until
+from tests.support.waiting import SECONDS, until
 from tracelake.chain.nodes.rpc_pool import Endpoint, RpcPool
 
 pytestmark = pytest.mark.anyio
@@ -170,7 +170,7 @@ async def test_a_follower_stops_soon_on_request_though_its_node_never_answers(ba
     async with a_mute_node() as (url, called):
         pool = RpcPool("mute", system.devchain.chain_id, (Endpoint(url, "mute"),), timeout=3600)
         async with working(system.worker_on(pool)):
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(SECONDS):
                 await called.wait()
         # Here working() has stopped it, and has waited for that.
     assert await system.failures() == []
@@ -185,7 +185,7 @@ async def test_a_follower_ends_soon_when_its_lease_is_lost_though_its_node_never
         pool = RpcPool("mute", system.devchain.chain_id, (Endpoint(url, "mute"),), timeout=3600)
         worker = system.worker_on(pool)
         async with working(worker):
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(SECONDS):
                 await called.wait()
             [api] = worker.sources
             api.lost.set()
@@ -261,7 +261,7 @@ def hashes(system: ChainSystem, first: int) -> dict[int, bytes]:
 
 async def invalidated(system: ChainSystem, last: int) -> list[tuple[int, int]]:
     """The invalidated ranges, once this block is in one, which is after its rows are there."""
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(SECONDS):
         while True:
             rows = await system.walk.control.pool.fetch(TAKEN_BACK)
             spans = [(row["first"], row["last"]) for row in rows]
@@ -276,7 +276,7 @@ def dag(name: str, config: str) -> str:
 
 async def events_until(system: ChainSystem, name: str, last: int) -> list[tuple[int, int]]:
     """The ranges of the events, once the last block has one, which is after its rows are there."""
-    async with asyncio.timeout(120):
+    async with asyncio.timeout(SECONDS):
         while True:
             ranges = [(row["first"], row["last"]) for row in await system.walk.control.pool.fetch(EVENT_RANGES, name)]
             if ranges and ranges[-1][1] == last:

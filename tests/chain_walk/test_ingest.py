@@ -4,25 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.systems.chain import ChainSystem, rows_of, truth
+from tests.support.systems.chain import BACKFILL, ChainSystem, rows_of, truth
 from tests.support.systems.walk import working
 from tracelake.operators.helpers.chain_tables import ALL
 
 pytestmark = pytest.mark.anyio
-
-BACKFILL = """
-name: backfill
-jobs:
-  - {name: ask, operator: noop, runtime: dispatcher, source: {kind: manual}}
-  - {name: cut, operator: range_splitter, runtime: dispatcher, config: {chunk: 20}, inputs: [{from: {job: ask}}]}
-  - name: ingest
-    operator: cryo_ingest
-    runtime: ecs_platform
-    config: {rpc_pool: dev, chunk: 7}
-    inputs: [{from: {job: cut}}]
-    outputs: [blocks, transactions, logs]
-    retry: {backoff: 1s, max_backoff: 1s}
-"""
 
 
 async def test_a_range_becomes_files_that_equal_the_chain_row_for_row(system: ChainSystem) -> None:

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.chain_walk.test_ingest import BACKFILL
 from tests.support.chain.storm import TABLES, Follows
-from tests.support.systems.chain import ChainSystem, rows_of, truth
+from tests.support.systems.chain import BACKFILL, ChainSystem, rows_of, truth
 from tests.support.systems.walk import working
 from tests.support.waiting import until
 

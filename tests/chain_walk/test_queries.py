@@ -3,23 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tests.chain_walk.test_follow import FOLLOW
-from tests.support.systems.chain import ChainSystem, truth
-from tests.support.systems.query import SharedSpark
+from tests.support.chain.queries import query_answerer, run_query
+from tests.support.systems.chain import FOLLOW, ChainSystem, truth
 from tests.support.systems.walk import working
 from tracelake.errors import Unavailable
 from tracelake.query.answer import QueryAnswerer
-from tracelake.query.audit import Audit
-from tracelake.query.encode import rows_of
-from tracelake.query.resolve import Resolver
-from tracelake.query.spark_engine import SparkEngine
-from tracelake.settings import QuerySettings
 from tracelake.wire.json_values import plain
-from tracelake.wire.query_messages import QueryRequest
 
 pytestmark = pytest.mark.anyio
 PUBLISHED = """
@@ -31,19 +23,6 @@ WHOLE = """
     SELECT count(*) AS n, count(DISTINCT block_number) AS different, min(block_number) AS low, max(block_number) AS high
       FROM chain_blocks
 """
-
-
-def query_answerer(system: ChainSystem, folder: Path) -> QueryAnswerer:
-    settings = QuerySettings(timeout_seconds=900)
-    engine = SparkEngine(SharedSpark(system.spark), system.walk.control.objects, system.data_dsn, settings)
-    return QueryAnswerer(
-        Resolver(system.walk.dispatcher), engine, Audit(folder / "audit", system.walk.dispatcher), settings
-    )
-
-
-async def run_query(answerer: QueryAnswerer, sql: str) -> list[list[Any]]:
-    _, table = await answerer.for_user("test|acme", QueryRequest(sql=sql))
-    return rows_of(table)
 
 
 async def test_a_query_sees_one_snapshot_through_reorgs_commits_and_compactions(

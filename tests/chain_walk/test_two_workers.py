@@ -9,9 +9,8 @@ from contextlib import AsyncExitStack
 
 import pytest
 
-from tests.chain_walk.test_follow import FOLLOW, equal
 from tests.support.chain.storm import TABLES
-from tests.support.systems.chain import ChainSystem, rows_of, truth
+from tests.support.systems.chain import FOLLOW, ChainSystem, equal, rows_of, truth
 from tests.support.systems.walk import working
 from tracelake.chain.abi.decode_logs import decode_logs
 from tracelake.chain.abi.events import ERC20_TRANSFER

@@ -7,9 +7,9 @@ from uuid import uuid4
 
 import pytest
 
-from tests.cli.test_cli_verbs import Trace, home, known_operators, running, trace
+from tests.support.systems.command_line import Trace
 
-__all__ = ["home", "known_operators", "running", "trace"]
+pytestmark = pytest.mark.usefixtures("known_operators")
 
 
 @pytest.mark.usefixtures("running")

@@ -8,12 +8,14 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.waiting import SECONDS
+
 DEEP = "a: " + "[" * 5000 + "]" * 5000 + "\n"
 
 
 def trace(*words: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
     argv = [sys.executable, "-m", "tracelake", *words]
-    return subprocess.run(argv, input=stdin, capture_output=True, text=True, check=False, timeout=60)
+    return subprocess.run(argv, input=stdin, capture_output=True, text=True, check=False, timeout=SECONDS)
 
 
 @pytest.mark.parametrize("form", [(), ("--json",)])

@@ -3,150 +3,27 @@
 from __future__ import annotations
 
 import json
-import logging
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 from uuid import UUID, uuid4
 
 import psycopg
 import pytest
-import structlog
-from pydantic import SecretStr
 
-from tests.support.dispatcher.control import PULL, control_for
+from tests.support.dispatcher.control import PULL
 from tests.support.dispatcher.job_chain import claimed, completion, drained
-from tests.support.loop_thread import LoopThread
 from tests.support.operators import registered
-from tests.support.systems.gateway import DAG, SERVICE, people, workers
-from tracelake.cli import main
+from tests.support.systems.command_line import Running, Trace, fail
+from tests.support.systems.gateway import DAG
+from tests.support.waiting import until
 from tracelake.dispatcher.control import Control
-from tracelake.dispatcher.http.internal_routes import internal_api
-from tracelake.gateway.process import public_api
 from tracelake.lite.certificates import ensure_certificates
 from tracelake.lite.child import ChildStatus
-from tracelake.lite.home import Home, ensure_issuer_key, held, public_pem
-from tracelake.lite.user_token import mint_user_token
-from tracelake.runtime.listeners import Listener, open_listeners
-from tracelake.settings import EndpointSettings, IdentitySettings, Settings, TlsSettings
+from tracelake.lite.home import Home, held
 from tracelake.store.first_start import FIRST_ADMIN
-from tracelake.wire.client import dispatcher_client
 
-
-@dataclass(frozen=True)
-class Said:
-    code: int
-    out: str
-    err: str
-
-    @property
-    def json(self) -> Any:
-        return json.loads(self.out)
-
-
-Trace = Callable[..., Said]
-
-
-@pytest.fixture(autouse=True)
-def known_operators() -> Iterator[None]:
-    with workers():
-        yield
-
-
-@pytest.fixture
-def home(tmp_path: Path) -> Home:
-    folder = Home(tmp_path / "home")
-    folder.make()
-    return folder
-
-
-@pytest.fixture
-def trace(home: Home, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Trace:
-    def run(*words: str, at_home: bool = True) -> Said:
-        monkeypatch.setattr(sys, "argv", ["trace", *words, *(["--home", str(home.root)] if at_home else [])])
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as ended:
-            main()
-        out, err = capsys.readouterr()
-        return Said(int(ended.value.code or 0), out, err)
-
-    return run
-
-
-class Running:
-    """A Dispatcher's internal API and a Gateway on real listeners, in a thread with a loop of its own."""
-
-    def __init__(self, home: Home, state: str, queue: str) -> None:
-        self._home, self._state, self._queue = home, state, queue
-        self._stack = AsyncExitStack()
-        self.control: Control
-
-    def start(self) -> None:
-        self._thread = LoopThread()
-        self.do(self._open())
-
-    def stop(self) -> None:
-        self.do(self._stack.aclose())
-        self._thread.close()
-
-    def stop_gateway(self) -> None:
-        self._home.ready.unlink()
-
-    def do(self, work: Any) -> Any:
-        return self._thread.do(work)
-
-    async def _open(self) -> None:
-        home, enter = self._home, self._stack.enter_async_context
-        files = ensure_certificates(home.tls, datetime.now(UTC))
-        tls = TlsSettings(ca=files.ca, cert=files.cert, key=files.key)
-        key = ensure_issuer_key(home)
-        identity = IdentitySettings(user_public_key=public_pem(key), worker_token=SecretStr(SERVICE))
-        self.control = await enter(control_for(self._state, self._queue, home.root))
-        await people(self.control)
-        await self.control.pool.execute(
-            "UPDATE users SET external_id = $1 WHERE external_id = 'acme|admin'", FIRST_ADMIN
-        )
-        inside = await enter(open_listeners([Listener("internal", "127.0.0.1", 0, internal_api(self.control))], tls))
-        settings = Settings(
-            home=home.root,
-            identity=identity,
-            tls=tls,
-            endpoints=EndpointSettings(dispatcher_internal=inside["internal"]),
-        )
-        gateway = public_api(await enter(dispatcher_client(settings)), identity, tls)
-        public = await enter(open_listeners([Listener("gateway", "127.0.0.1", 0, gateway)], tls))
-        document = {
-            "endpoints": public,
-            "ca_file": str(files.ca),
-            "user_token": mint_user_token(key, identity, FIRST_ADMIN),
-        }
-        home.ready.write_text(json.dumps(document))
-
-
-@pytest.fixture
-def running(home: Home, state_db: str, queue_db: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Running]:
-    for name in ("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy", "ALL_PROXY", "all_proxy"):
-        monkeypatch.delenv(name, raising=False)
-    # The system runs in this process: what it says for its log must not stand in what a verb prints.
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
-    made = Running(home, state_db, queue_db)
-    made.start()
-    try:
-        yield made
-    finally:
-        made.stop()
-        structlog.reset_defaults()
-
-
-@pytest.fixture
-def file(tmp_path: Path) -> Path:
-    path = tmp_path / "shop.yaml"
-    path.write_text(DAG)
-    return path
+pytestmark = pytest.mark.usefixtures("known_operators")
 
 
 def a_task(running: Running, trace: Trace, file: Path) -> UUID:
@@ -154,13 +31,6 @@ def a_task(running: Running, trace: Trace, file: Path) -> UUID:
     assert trace("trigger", "shop", "fetch", "--range", "0-9").code == 0
     running.do(drained(running.control))
     return UUID(trace("task", "list", "--json").json["tasks"][0]["id"])
-
-
-async def fail(control: Control, task_id: UUID) -> None:
-    task, claims = await claimed(control, task_id)
-    error = "the disk [1] is full\x1b]0;owned\x07\u202e\nsecond line"
-    output = completion(task, status="Failed", error_message=error, retryable=False)
-    await control.completer()(output, claims)
 
 
 def test_status_names_tasks_that_have_failed_for_good(running: Running, trace: Trace, file: Path, home: Home) -> None:
@@ -247,13 +117,15 @@ def test_what_the_running_system_refuses_in_a_dag_is_printed_line_by_line(trace:
 
 @pytest.mark.usefixtures("running")
 def test_a_field_without_effect_is_a_warning_in_validate_and_in_deploy(trace: Trace, file: Path) -> None:
-    file.write_text(DAG.replace("    runtime: ecs_platform\n", "    runtime: ecs_platform\n    priority: bulk\n"))
-    line = f"{file}:11:5: warning: jobs[1].priority: `priority` has no effect yet"
+    file.write_text(
+        DAG.replace("    runtime: ecs_platform\n", "    runtime: ecs_platform\n    execution_strategy: PerPartition\n")
+    )
+    line = f"{file}:11:5: warning: jobs[1].execution_strategy: `execution_strategy` has no effect yet"
     for verb in ("validate", "deploy", "deploy"):
         output = trace("dag", verb, str(file), at_home=verb != "validate")
         assert (output.code, output.err.startswith(line)) == (0, True), output.err
     (warning,) = trace("dag", "validate", str(file), "--json", at_home=False).json["warnings"]
-    assert (warning["field"], warning["code"]) == ("jobs[1].priority", "no_effect")
+    assert (warning["field"], warning["code"]) == ("jobs[1].execution_strategy", "no_effect")
     assert trace("dag", "deploy", str(file), "--json").json["deployed"]["warnings"] == [warning]
     file.write_text(file.read_text().replace("job: fetch}}", "job: fetchr}}"))
     for verb in ("validate", "deploy"):
@@ -325,6 +197,42 @@ def test_a_task_is_followed_from_trigger_to_its_end(running: Running, trace: Tra
     assert trace("task", "cancel", str(task), "--reason", "enough").out == "canceled\n"
     assert "already" in trace("task", "cancel", str(task)).out
     assert trace("task", "show", str(task), "--json").json["cancel_reason"] == "enough"
+
+
+async def end_when_queued(control: Control, **result: object) -> None:
+    """Drain until a task is queued, and end it."""
+
+    async def queued() -> UUID | None:
+        await drained(control)
+        found: UUID | None = await control.pool.fetchval("SELECT id FROM tasks WHERE status = 'Queued'")
+        return found
+
+    task, claims = await claimed(control, await until(queued, "a task is queued"))
+    await control.completer()(completion(task, **result), claims)
+
+
+def test_a_trigger_waits_for_its_tasks_and_its_exit_code_says_how_they_ended(
+    running: Running, trace: Trace, file: Path
+) -> None:
+    assert trace("dag", "deploy", str(file), "--activate").code == 0
+    with ThreadPoolExecutor(1) as pool:
+        for words, result, expected in (
+            (("--range", "0-9"), {}, (0, "1 of 1 tasks completed")),
+            (("--range", "10-19", "--downstream"), {}, (0, "1 of 1 tasks completed")),
+            (("--range", "20-29"), {"status": "Failed", "error_message": "no [1]", "retryable": False}, (1, "no [1]")),
+        ):
+            ending = pool.submit(running.do, end_when_queued(running.control, **result))
+            output = trace("trigger", "shop", "fetch", "--wait", *words)
+            ending.result()
+            assert (output.code, expected[1] in output.out) == (expected[0], True), output
+        ending = pool.submit(running.do, end_when_queued(running.control))
+        found = trace("trigger", "shop", "fetch", "--range", "30-39", "--wait", "--json")
+        ending.result()
+    assert (found.code, found.json["ended"], found.json["succeeded"], found.json["completed"]) == (0, True, True, 1)
+    again = trace("trigger", "shop", "fetch", "--range", "30-39", "--wait", "--request-id", found.json["request_id"])
+    assert (again.code, "this request was made before" in again.out) == (0, True)
+    alone = trace("trigger", "shop", "fetch", "--downstream")
+    assert (alone.code, "give --wait too" in alone.err) == (1, True)
 
 
 def test_a_list_shows_first_lines_and_the_beginning_of_an_id_is_enough(
@@ -405,8 +313,9 @@ def test_a_range_is_invalidated_and_a_bad_one_refused(running: Running, trace: T
     assert "is invalidated" in trace("invalidate", "shop_orders", "--range", "0-4", "--reason", "a reorg").out
     running.do(drained(running.control))
     assert len(trace("task", "list", "--json").json["tasks"]) == 2
-    output = trace("invalidate", "shop_orders", "--range", "9-4", "--reason", "x")
-    assert output.code == 1
+    for part in (("--range", "9-4"), ("--partition", "typo"), (), ("--range", "0-4", "--partition", "eu")):
+        output = trace("invalidate", "shop_orders", *part, "--reason", "x")
+        assert output.code == 1
     assert "Traceback" not in output.err
     assert trace("trigger", "shop", "fetch", "--cursor", "1", "--partition", "x").code == 1
     assert trace("trigger", "shop", "clean").code == 1

@@ -10,10 +10,10 @@ from uuid import UUID
 
 import pytest
 
-from tests.cli.test_cli_verbs import Running, Trace, file, home, known_operators, running, trace
 from tests.support.dispatcher.control import PULL
 from tests.support.dispatcher.job_chain import claimed, completion, drained
 from tests.support.operators import registered
+from tests.support.systems.command_line import Running, Trace
 from tests.support.verbs import publish_buffer
 from tracelake.dispatcher.buffers.settle import settle_buffers
 from tracelake.dispatcher.control import Control
@@ -22,7 +22,7 @@ from tracelake.lite.home import Home, held
 from tracelake.wire.buffer_messages import BufferPublishRequest, CommittedBatch, DeadBatch, SettleRequest
 from tracelake.wire.output_messages import PublishedBody, StorageRef
 
-__all__ = ["file", "home", "known_operators", "running", "trace"]
+pytestmark = pytest.mark.usefixtures("known_operators")
 
 
 WATCH = """\

@@ -5,12 +5,19 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.spark.cluster import SparkCluster, spark_cluster
+from tests.support.spark.cluster import ConnectServer, SparkCluster, spark_cluster
 
 
 @pytest.fixture
 def anyio_backend() -> str:
     return "asyncio"
+
+
+@pytest.fixture(scope="package")
+def connect(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConnectServer]:
+    """One Connect server for all tests that need one; who kills it starts it again."""
+    with spark_cluster(tmp_path_factory.mktemp("connect") / "cluster") as made:
+        yield ConnectServer(made, made.connect_server())
 
 
 @pytest.fixture

@@ -13,14 +13,13 @@ from typing import TYPE_CHECKING, cast
 import psutil
 import pytest
 
-from tests.chain_walk.test_follow import FOLLOW, equal
 from tests.support.chain.devchain import Devchain, running
-from tests.support.spark.cluster import SparkCluster, family_of, trace_worker
-from tests.support.systems.chain import ChainSystem, rows_of, truth
+from tests.support.spark.cluster import HOLD, LOAD, ConnectServer, family_of, trace_worker
+from tests.support.systems.chain import FOLLOW, ChainSystem, equal, rows_of, truth
 from tests.support.systems.operators import OperatorSystem
 from tests.support.systems.walk import walking
 from tests.support.verbs import cancel_task
-from tests.support.waiting import until
+from tests.support.waiting import SECONDS, until
 from tracelake.chain.abi.decode_logs import decode_logs
 from tracelake.chain.abi.events import ERC20_TRANSFER
 from tracelake.operators.api.context import Resources
@@ -32,18 +31,6 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.anyio
 
-SECONDS = 400
-LOAD = """
-name: load
-defaults: {runtime: ecs_platform, max_attempts: 1}
-jobs:
-  - {name: go, operator: noop, runtime: dispatcher, source: {kind: manual}}
-  - name: numbers
-    operator: read_files
-    config: {path: in, format: csv, columns: [id bigint], partition: whole}
-    inputs: [{from: {job: go}}]
-publish: {numbers: {job: numbers}}
-"""
 WORK = """
 name: work
 defaults: {runtime: ecs_platform, max_attempts: 1}
@@ -78,17 +65,6 @@ publish:
   by_quality: {job: by_quality}
   of_nothing: {job: of_nothing}
 """
-HOLD = """
-name: hold
-defaults: {runtime: ecs_platform, max_attempts: 1, heartbeat_interval_seconds: 1}
-jobs:
-  - {name: go, operator: noop, runtime: dispatcher, source: {kind: manual}}
-  - name: held
-    operator: python
-    config: {function: "tests.support.spark.functions:held", args: {folder: FOLDER}, mode: full}
-    inputs: [{from: {job: go}}, {from: {dataset: numbers}, trigger: false}]
-publish: {held: {job: held}}
-"""
 PAST = """
 name: past
 defaults: {runtime: ecs_platform, max_attempts: 1}
@@ -120,12 +96,12 @@ def devchain() -> Iterator[Devchain]:
 
 @pytest.mark.timeout(1200)
 async def test_operators_do_the_same_through_spark_connect(
-    cluster: SparkCluster, devchain: Devchain, clone: Callable[[Database], str], tmp_path: Path
+    connect: ConnectServer, devchain: Devchain, clone: Callable[[Database], str], tmp_path: Path
 ) -> None:
     (tmp_path / "files" / "in").mkdir(parents=True)
     (tmp_path / "files" / "in" / "a.csv").write_text("id\n" + "".join(f"{item}\n" for item in range(50)))
     far = {
-        "TRACE_SPARK__REMOTE": cluster.connect_server(),
+        "TRACE_SPARK__REMOTE": connect.address,
         "TRACE_RPC_POOLS__DEV__ENDPOINTS": devchain.node("a"),
         "TRACE_RPC_POOLS__DEV__CHAIN_ID": str(devchain.chain_id),
     }

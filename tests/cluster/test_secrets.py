@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.anyio
 
-SECONDS = 240
 PASSWORD = "moonlit/harbour 7%"
 KEY_IN_PATH, KEY_IN_QUERY, KEY_OF_ACCOUNT = "pathkey-5f3a9c", "querykey-77be01", "accountkey-c04d2e"
 KEY_OF_GOOD_NODE = "goodkey-a81f6b"
@@ -114,7 +113,6 @@ async def a_node_that_echoes() -> AsyncIterator[str]:
         await runner.cleanup()
 
 
-@pytest.mark.timeout(600)
 async def test_no_password_and_no_key_is_in_a_log_a_database_or_a_file_of_spark(
     postgres: RunningServer, data_role: str, devchain: Devchain, clone: Callable[[Database], str], tmp_path: Path
 ) -> None:

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, cast
 import psutil
 import pytest
 
-from tests.cluster.test_connect import HOLD, LOAD
-from tests.support.spark.cluster import SparkCluster, trace_worker
+from tests.support.spark.cluster import HOLD, LOAD, ConnectServer, trace_worker
 from tests.support.systems.operators import OperatorSystem
 from tests.support.systems.walk import Walk, walking
 from tests.support.waiting import until
@@ -25,7 +24,6 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.anyio
 
-SECONDS = 400
 LONG_HEARTBEAT_TIMEOUT = HOLD.replace(
     "max_attempts: 1, heartbeat_interval_seconds: 1", "heartbeat_timeout_seconds: 900"
 )
@@ -50,17 +48,16 @@ async def test_when_spark_is_killed_the_worker_ends_and_its_task_is_left_to_anot
 
 @pytest.mark.timeout(1200)
 async def test_when_a_connect_server_is_started_again_the_worker_ends_and_the_next_one_does_its_task(
-    cluster: SparkCluster, clone: Callable[[Database], str], tmp_path: Path
+    connect: ConnectServer, clone: Callable[[Database], str], tmp_path: Path
 ) -> None:
     queue_db, data_db = clone("queue"), clone("data")
-    remote = cluster.connect_server()
-    far = {"TRACE_SPARK__REMOTE": remote}
+    far = {"TRACE_SPARK__REMOTE": connect.address}
     async with walking(clone("state"), queue_db, tmp_path) as walk:
         system = rig_in(walk, tmp_path)
         async with trace_worker(walk, tmp_path, (queue_db, data_db), far, code=1):
             await until_rows_are_held(system)
-            cluster.kill_last()
-            assert cluster.connect_server(int(remote.rpartition(":")[2])) == remote
+            connect.kill()
+            connect.start_again()
         await is_left_to_another(system)
         (tmp_path / "marks" / "go").touch()
         await walk.control.pool.execute("UPDATE tasks SET lease_expires_at = now() WHERE status = 'Running'")

@@ -5,17 +5,17 @@ About 45 s on two free cores: a master, two Spark workers and `trace worker` are
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 import psutil
 import pytest
 
-from tests.support.spark.cluster import SparkCluster, family_of, kill, trace_worker
+from tests.support.spark.cluster import SparkCluster, family_of, holding, kill, marks_in, trace_worker
 from tests.support.spark.functions import PARTS
 from tests.support.systems.operators import OperatorSystem
 from tests.support.systems.walk import walking
+from tests.support.waiting import until
 from tracelake.operators.api.context import Resources
 
 if TYPE_CHECKING:
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.anyio
 
-SECONDS = 400
 FILES, ROWS = 4, 25
 DAG = """
 name: far
@@ -74,7 +73,7 @@ async def test_a_spark_worker_is_killed_in_the_middle_and_the_dag_ends_with_ever
         async with trace_worker(walk, tmp_path, (queue_db, data_db), far) as pid:
             await system.trigger("far", "go")
             killed = await until_both_are_busy(marks, workers, pid)
-            kill(family_of(killed.pid))
+            kill(family_of(killed))
             (marks / "go").touch()
             await system.until(
                 "SELECT EXISTS (SELECT FROM tasks t JOIN jobs j ON j.id = t.job_id WHERE j.name = 'sums')"
@@ -98,19 +97,12 @@ async def test_a_spark_worker_is_killed_in_the_middle_and_the_dag_ends_with_ever
     assert len(marks_in(marks)) > PARTS, "what the dead worker was running was repeated"
 
 
-def marks_in(folder: Path) -> list[str]:
-    return [mark.name for mark in folder.glob("held.*")]
-
-
-async def until_both_are_busy(marks: Path, workers: list[psutil.Process], trace_worker_pid: int) -> psutil.Process:
+async def until_both_are_busy(marks: Path, workers: list[int], trace_worker_pid: int) -> int:
     """Waits until partitions are held in an executor of each worker; returns one of the workers."""
-    async with asyncio.timeout(SECONDS):
-        while True:
-            daemons = {int(name.split(".")[1]) for name in marks_in(marks)}
-            holding = [
-                worker for worker in workers if daemons & {child.pid for child in worker.children(recursive=True)}
-            ]
-            if len(holding) == len(workers):
-                return holding[0]
-            assert psutil.pid_exists(trace_worker_pid)
-            await asyncio.sleep(0.05)
+
+    def held_in() -> list[int] | None:
+        assert psutil.pid_exists(trace_worker_pid)
+        found = holding(marks, workers)
+        return found if len(found) == len(workers) else None
+
+    return (await until(held_in, "partitions are held in both workers", every=0.05))[0]

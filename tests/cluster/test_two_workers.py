@@ -5,7 +5,6 @@ About 30 s on two free cores.
 
 from __future__ import annotations
 
-import asyncio
 import os
 import signal
 from contextlib import AsyncExitStack
@@ -14,10 +13,10 @@ from typing import TYPE_CHECKING, cast
 
 import pytest
 
-from tests.cluster.test_standalone import marks_in
-from tests.support.spark.cluster import family_of, kill, trace_worker
+from tests.support.spark.cluster import family_of, holding, kill, trace_worker
 from tests.support.systems.operators import OperatorSystem
 from tests.support.systems.walk import walking
+from tests.support.waiting import until
 from tracelake.operators.api.context import Resources
 
 if TYPE_CHECKING:
@@ -25,7 +24,6 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.anyio
 
-SECONDS = 400
 FILES, ROWS = 4, 5
 DAG = """
 name: pair
@@ -109,9 +107,4 @@ def _own(folder: Path, name: str) -> dict[str, str]:
 async def until_both_are_busy(system: OperatorSystem, marks: Path, workers: set[int]) -> None:
     """All four are running, and rows are held in a Python worker below each of the two."""
     await system.until(HELD, FILES)
-    async with asyncio.timeout(SECONDS):
-        while True:
-            daemons = {int(name.split(".")[1]) for name in marks_in(marks)}
-            if all(daemons & {process.pid for process in family_of(worker)} for worker in workers):
-                return
-            await asyncio.sleep(0.05)
+    await until(lambda: len(holding(marks, workers)) == len(workers), "rows are held below both workers", every=0.05)

@@ -42,6 +42,16 @@ def test_what_was_put_is_read_back(store: ObjectStore) -> None:
     assert store.get(name) == b"\x00\xff" * 1000
 
 
+def test_chunks_are_the_bytes_in_their_order(store: ObjectStore) -> None:
+    name, body = HERE.object("large.bin"), bytes(range(256)) * 20_000
+    store.put(name, body)
+    chunks = list(store.chunks(name))
+    assert b"".join(chunks) == body
+    assert len(chunks) > 1, "it is never held whole"
+    with pytest.raises(NotFound):
+        list(store.chunks(HERE.object("missing")))
+
+
 def test_an_empty_object_is_an_object(store: ObjectStore) -> None:
     store.put(HERE.object("empty"), b"")
     found = store.head(HERE.object("empty"))

@@ -7,6 +7,7 @@ and came first; that a wait was woken, by switching off everything but the wakin
 from __future__ import annotations
 
 import asyncio
+import itertools
 import secrets
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -20,7 +21,7 @@ import psycopg
 import pytest
 
 from tests.support.postgres import RunningServer
-from tests.support.waiting import until
+from tests.support.waiting import SECONDS, until
 from tracelake.adapters import queue_pg
 from tracelake.adapters.queue_pg import PgQueue
 from tracelake.errors import DatabaseUnavailable, InvalidRequest, SchemaMismatch
@@ -38,7 +39,7 @@ from tracelake.ports import (
 pytestmark = pytest.mark.anyio
 
 HOUR = timedelta(hours=1)
-PLENTY = timedelta(minutes=2)
+PLENTY = timedelta(seconds=SECONDS)
 """A wait that only a defect makes last."""
 
 
@@ -91,7 +92,7 @@ def pgqueue(admin_dsn: str, dsn: str) -> Backend:
             last = admin.execute(
                 "SELECT query FROM pg_stat_activity WHERE datname = current_database() AND state = 'idle'"
             ).fetchall()
-        return any("next_due" in query for (query,) in last) and any("LISTEN" in query for (query,) in last)
+        return any("receive_any" in query for (query,) in last) and any("LISTEN" in query for (query,) in last)
 
     def opened(max_receives: int = 5) -> Queue:
         return PgQueue(dsn, max_receives=max_receives)
@@ -417,7 +418,7 @@ async def test_canceling_a_receive_loses_nothing(backend: Backend, queue: Queue)
         waiting.cancel()
         done = (await asyncio.gather(waiting, return_exceptions=True))[0]
         await publishing
-        delivery = done if isinstance(done, Delivery) else await asyncio.wait_for(receive_message(queue), 60)
+        delivery = done if isinstance(done, Delivery) else await asyncio.wait_for(receive_message(queue), SECONDS)
         assert delivery.body == b"%d" % turns
         assert await queue.ack("q", [delivery.receipt]) == {delivery.receipt}
 
@@ -580,14 +581,14 @@ async def test_no_verb_reads_more_than_it_takes(queue_db: str, analyzed_when: st
             await connection.execute("SELECT pgqueue.publish($1, $2, NULL)", name, [b"x"] * 2000)
         if analyzed_when == "full":
             await connection.execute("ANALYZE pgqueue.messages")
-        take = "SELECT receipt FROM pgqueue.receive('q', 10, '1 hour', 5, '-infinity')"
+        take = "SELECT receipt FROM pgqueue.receive('q', 10, '1 hour', 5, 0, '-infinity')"
         receipts = [row["receipt"] for row in await connection.fetch(take)]
         for sql, arguments in {
             take: (),
             "SELECT pgqueue.extend('q', $1, '1 hour')": (receipts,),
             "SELECT pgqueue.ack('q', $1)": (receipts,),
             "SELECT pgqueue.release('q', $1, '0')": (receipts,),
-            "SELECT pgqueue.next_due('q', '-infinity')": (),
+            "SELECT pgqueue.next_due('q', 0, '-infinity')": (),
         }.items():
             for _ in range(7):  # after five, the plan no longer knows the arguments
                 assert await rows_read(connection, sql, *arguments) <= 60, sql
@@ -606,10 +607,10 @@ async def test_a_receiver_steps_over_what_vacuum_may_not_remove(queue_role: str,
                     await queue.publish("q", outgoing(*([b"x"] * 100)))
                     await drain(queue, 100)
                 await queue.publish("q", outgoing(*([b"x"] * 10)))
-            start = await admin.fetchval("SELECT min(visible_at) FROM pgqueue.messages")
-            take = "SELECT pgqueue.receive('q', 10, '1 hour', 5, $1)"
-            assert await entries_read(admin, take, queue_pg.FRONT) > 1000
-            assert await entries_read(admin, take, start) < 20
+            start = await admin.fetchval("SELECT min(turn) FROM pgqueue.messages")
+            take = "SELECT pgqueue.receive('q', 10, '1 hour', 5, $1, $2)"
+            assert await entries_read(admin, take, 0, queue_pg.FRONT) > 1000
+            assert await entries_read(admin, take, start, queue_pg.FRONT) < 20
     finally:
         await admin.close()
 
@@ -625,6 +626,73 @@ async def test_a_message_committed_late_is_found_behind_the_front(queue_role: st
         assert (await receive_message(queue)).body == b"late"
 
 
+async def test_a_group_with_few_messages_does_not_wait_for_one_with_many(queue: Queue) -> None:
+    await queue.publish("q", [Outgoing(b"many %d" % number, group=("many", "job")) for number in range(300)])
+    for _ in range(3):  # some are received before the others come
+        await take(queue, 10)
+    await queue.publish("q", [Outgoing(b"few %d" % number, group=("few", "job")) for number in range(3)])
+    received = [await take(queue, 1) for _ in range(8)]
+    assert sum(body.startswith(b"few") for (body,) in received) == 3
+
+
+async def test_groups_with_many_messages_take_turns(queue: Queue) -> None:
+    for name in ("a", "b", "c"):
+        await queue.publish("q", [Outgoing(name.encode(), group=(name, "job")) for _ in range(100)])
+    received = [body for _ in range(9) for body in await take(queue, 10)]
+    for body in (b"a", b"b", b"c"):
+        assert 27 <= received.count(body) <= 33
+
+
+async def test_the_jobs_of_a_group_take_turns_and_share_its_turn(queue: Queue) -> None:
+    jobs = [f"job {number % 4}" for number in range(200)]
+    await queue.publish("q", [Outgoing(job.encode(), group=("busy", job)) for job in jobs])
+    await queue.publish("q", [Outgoing(b"late", group=("busy", "late")) for _ in range(10)])
+    await queue.publish("q", [Outgoing(b"other", group=("other", "job")) for _ in range(100)])
+    received = [body for _ in range(10) for body in await take(queue, 10)]
+    assert 35 <= received.count(b"other") <= 50, "four jobs of one organisation do not have four turns"
+    assert received.count(b"late") >= 5, "a job that comes later does not wait for those before"
+    assert all(received.count(b"job %d" % number) >= 5 for number in range(4))
+
+
+async def test_every_message_of_every_group_is_delivered(queue: Queue) -> None:
+    sent = {b"%d/%d/%d" % key for key in itertools.product(range(7), range(3), range(20))}
+    groups = {body: tuple(body.decode().split("/")[:2]) for body in sent}
+    bodies = sorted(sent)
+    for start in range(0, len(bodies), 33):
+        batch = bodies[start : start + 33]
+        await queue.publish("q", [Outgoing(body, group=(groups[body][0], groups[body][1])) for body in batch])
+    assert {delivery.body for delivery in await drain(queue, len(sent))} == sent
+    assert await queue.depth("q") == QueueDepth(0, 0, 0, 0, 0)
+
+
+async def test_several_queues_are_received_in_the_order_given_and_within_their_limits(queue: Queue) -> None:
+    await queue.publish("first", outgoing(*([b"first"] * 3)))
+    await queue.publish("second", outgoing(*([b"second"] * 10)))
+    found = await queue.receive({"first": 2, "second": 10}, max_messages=5, visibility=HOUR)
+    assert sorted((delivery.queue, delivery.body) for delivery in found) == [
+        *[("first", b"first")] * 2,
+        *[("second", b"second")] * 3,
+    ]
+    for delivery in found:
+        assert await queue.ack(delivery.queue, [delivery.receipt]) == {delivery.receipt}
+    found = await queue.receive({"second": 1, "first": 10}, max_messages=5, visibility=HOUR)
+    assert sorted(delivery.body for delivery in found) == [b"first", b"second"]
+
+
+async def test_a_wait_for_several_queues_ends_with_a_message_in_any(queue: Queue, backend: Backend) -> None:
+    waiting = asyncio.create_task(queue.receive({"a": 5, "b": 5}, max_messages=5, visibility=HOUR, wait=PLENTY))
+    await until(backend.waits, "it waits")
+    await queue.publish("b", outgoing(b"here"))
+    assert [(delivery.queue, delivery.body) for delivery in await waiting] == [("b", b"here")]
+
+
+async def take(queue: Queue, count: int) -> list[bytes]:
+    """The bodies of so many messages at most, acknowledged."""
+    found = await queue.receive("q", max_messages=count, visibility=HOUR)
+    await queue.ack("q", [delivery.receipt for delivery in found])
+    return [delivery.body for delivery in found]
+
+
 async def rows_read(connection: asyncpg.Connection[asyncpg.Record], sql: str, *arguments: object) -> int:
     """How many rows of the table one statement looks at; what it changed is taken back."""
     return await _counted(
@@ -638,7 +706,7 @@ async def rows_read(connection: asyncpg.Connection[asyncpg.Record], sql: str, *a
 async def entries_read(connection: asyncpg.Connection[asyncpg.Record], sql: str, *arguments: object) -> int:
     """How many index entries one statement steps over, dead ones included."""
     return await _counted(
-        connection, "SELECT pg_stat_get_xact_tuples_returned('pgqueue.messages_due'::regclass)", sql, *arguments
+        connection, "SELECT pg_stat_get_xact_tuples_returned('pgqueue.messages_turn'::regclass)", sql, *arguments
     )
 
 

@@ -18,6 +18,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from tests.support.systems.delivery import SETTINGS, DeliverySystem, Receiver
+from tests.support.waiting import SECONDS
 from tracelake.delivery.backoff import pause_before_next, retry_after
 from tracelake.delivery.check_address import CLOSED, Destination, find_destination
 from tracelake.delivery.post import Sender
@@ -235,7 +236,7 @@ async def test_a_certificate_is_verified_against_the_name_though_the_address_is_
     try:
         async with (
             open_listeners([listener], TlsSettings(ca=files.ca, cert=files.cert, key=files.key)) as at,
-            asyncio.timeout(60),
+            asyncio.timeout(SECONDS),
         ):
             port = int(at["hook"].rpartition(":")[2])
             here = (IPv4Address("127.0.0.1"),)

@@ -17,10 +17,11 @@ from uuid import UUID, uuid4
 import psycopg
 import pytest
 
-from tests.faults.test_crash_points import dies_at
 from tests.support.child_process import running_program
+from tests.support.faults.deaths import dies_at
+from tests.support.systems.caller import Caller, calling
 from tests.support.systems.delivery import SECRET, Receiver
-from tests.support.systems.processes import Caller, ForkServer, System, a_system, calling, running_fork_server
+from tests.support.systems.processes import ForkServer, System, a_system, running_fork_server
 from tests.support.waiting import until
 from tracelake.data.delivery_items import Item, store_items
 from tracelake.domain.crash_points import POINTS
@@ -31,7 +32,6 @@ pytestmark = pytest.mark.anyio
 AT_DELIVERY = [item for item in POINTS if item.startswith("delivery.")]
 AT_ROUTE = [item for item in POINTS if item.startswith("alert_route.")]
 ROOT = Path(__file__).parents[2]
-SECONDS = 90
 DELIVERY: dict[str, Any] = {
     "allow": "127.0.0.0/8",
     "backoff_seconds": 0.05,

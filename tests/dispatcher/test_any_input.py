@@ -23,8 +23,8 @@ from hypothesis.errors import Unsatisfiable
 from schemathesis import GenerationMode
 from schemathesis.specs.openapi.checks import response_schema_conformance, status_code_conformance
 
-from tests.dispatcher.test_listeners import WORKER, Listeners, opened
 from tests.support.dispatcher.control import control_for
+from tests.support.dispatcher.listeners import WORKER, Listeners, opened
 from tests.support.loop_thread import LoopThread
 from tracelake.dispatcher.http.internal_routes import internal_api
 from tracelake.dispatcher.http.openapi import document
@@ -142,7 +142,9 @@ def test_no_input_makes_the_internal_api_fail(at: At) -> None:
         if aimed:
             known = {"dag": "chain", "job": "first", "dataset": str(at.listeners.chain.datasets["first"])}
             known["task"] = at.claim()["task"]["task_id"]
-            known["publish"] = known["bundle"] = str(uuid4())
+            known |= {
+                name: str(uuid4()) for name in ("publish", "bundle", "delivery", "backfill", "request", "release")
+            }
             known |= {"alert": "whales", "channel": "ops"}
             case.path_parameters = {name: known[name] for name in case.path_parameters or {}}
         tokens = {"good": WORKER["X-Trace-Worker-Token"], "bad": "invalid"}

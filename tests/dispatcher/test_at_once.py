@@ -103,7 +103,7 @@ async def a_reader(control: Control, chain: Chain, job: str, read: str) -> UUID:
     return task
 
 
-async def test_completions_raise_the_cursors_of_a_batch_in_the_order_of_their_keys(control: Control) -> None:
+async def test_completions_record_what_a_batch_processed_in_the_order_of_the_keys(control: Control) -> None:
     chain = await deploy_chain(control)
     completer, batch = control.completer(), []
     for job in chain.jobs:
@@ -113,34 +113,34 @@ async def test_completions_raise_the_cursors_of_a_batch_in_the_order_of_their_ke
     assert not [answer for answer in await completer.several(batch) if isinstance(answer, BaseException)]
     # Rows of one statement lie in the order in which they were written, and so locked.
     written = await control.pool.fetch(
-        "SELECT job_id, dataset_uuid, dataset_version FROM dataset_cursors ORDER BY ctid"
+        "SELECT lineage_id, dataset_version, partition_key FROM processed_inputs ORDER BY ctid"
     )
     assert len(written) == len(batch)
     assert written == sorted(written, key=tuple)
 
 
-async def test_a_batch_of_completions_and_one_by_itself_lock_cursor_and_state_in_the_same_order(
+async def test_a_batch_of_completions_and_one_by_itself_lock_inputs_and_state_in_the_same_order(
     control: Control, state_db: str
 ) -> None:
     chain, completer = await deploy_chain(control), control.completer()
-    low, high = sorted(["second", "third"], key=lambda job: chain.jobs[job])
+    rows = await control.pool.fetch("SELECT name, lineage_id FROM jobs WHERE name <> 'first' ORDER BY lineage_id")
+    (low, _), (high, lineage) = rows
     runs = [await claimed(control, await a_reader(control, chain, job, "first")) for job in (low, high, low)]
     (of_low, its), (of_high, others), (alone, own) = runs
     await control.pool.execute(
-        "INSERT INTO dataset_cursors VALUES ($1, $2, $3, $4, 1)",
-        chain.jobs[high],
-        chain.datasets["first"],
+        "INSERT INTO processed_inputs (lineage_id, dataset_version, partition_key, read_at, task_id)"
+        " VALUES ($1, $2, '', now(), uuidv7())",
+        lineage,
         chain.versions["first"],
-        chain.org.id,
     )
     async with held(state_db, control.pool) as holder:
-        await holder.connection.execute("SELECT FROM dataset_cursors FOR UPDATE")
+        await holder.connection.execute("SELECT FROM processed_inputs FOR UPDATE")
         several = [
             (completion(of_low, state={"at": 1}, events=[chain.event(low, cursor=1)]), its),
             (completion(of_high), others),
         ]
         batch = asyncio.create_task(completer.several(several))
-        first = await holder.blocks()  # it has raised the cursor of the one job, and waits for that of the other
+        first = await holder.blocks()  # it has written the row of the one job, and waits for that of the other
         progress = TaskProgress(message="done")  # so that it is completed by itself
         single = asyncio.create_task(completer(completion(alone, state={"at": 2}, progress=progress), own))
         await blocked_by(control.pool, first)

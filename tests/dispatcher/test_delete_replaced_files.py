@@ -9,10 +9,9 @@ from pathlib import Path
 import pytest
 import structlog
 
-from tests.dispatcher.test_outputs import begun, finish
 from tests.support.dispatcher.control import control_for
 from tests.support.dispatcher.job_chain import Chain, a_task, claimed, deploy_chain
-from tests.support.dispatcher.staged_files import folder_of, staged
+from tests.support.dispatcher.staged_files import A_MONTH_PASSES, finish, folder_of, names, written
 from tracelake.capability.claims import Claims
 from tracelake.dispatcher.control import Control
 from tracelake.dispatcher.datasets.list_task_files import list_files
@@ -27,12 +26,6 @@ pytestmark = pytest.mark.anyio
 
 MONTH = timedelta(days=30)
 """How long replaced files are kept, in these tests."""
-A_MONTH_PASSES = """
-ALTER TABLE commits DISABLE TRIGGER commits_never_change;
-UPDATE commits SET created_at = created_at - interval '31 days';
-ALTER TABLE commits ENABLE TRIGGER commits_never_change;
-UPDATE task_attempts SET ended_at = ended_at - interval '31 days'
-"""
 
 
 @pytest.fixture
@@ -110,12 +103,6 @@ async def test_a_partition_whose_place_cannot_be_read_is_left_out_and_the_others
     )
 
 
-async def written(control: Control, chain: Chain, *spans: tuple[int, int]) -> Claimed:
-    task, claims = await begun(control, chain)
-    await finish(control, task, claims, staged(control.objects, task, *spans))
-    return task
-
-
 async def listed(control: Control, chain: Chain, reader: Claimed, reads: Claims) -> FilesAnswer:
     request = FilesRequest(
         task_id=reader.task.task_id,
@@ -124,7 +111,3 @@ async def listed(control: Control, chain: Chain, reader: Claimed, reads: Claims)
         dataset_uuid=chain.datasets["first"],
     )
     return await list_files(control.pool, request, reads)
-
-
-def names(control: Control, folder: Folder) -> set[str]:
-    return {stored.name.name for stored in control.objects.objects(folder)}

@@ -24,6 +24,7 @@ from tests.support.cases.specification import has_shape, variants
 from tests.support.dispatcher.control import control_for
 from tests.support.dispatcher.job_chain import Chain, a_task, claimed, completion, deploy_chain
 from tests.support.verbs import cancel_task
+from tests.support.waiting import SECONDS
 from tracelake.adapters.invoker_http import PATH, PLACES, HttpInvoker
 from tracelake.capability.claims import decode
 from tracelake.capability.jws import parse_token
@@ -111,7 +112,7 @@ async def statuses(control: Control, chain: Chain) -> list[str]:
 
 
 async def until(functions: CallFunctions, drain: Drain, done: Callable[[], Awaitable[bool]]) -> None:
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(SECONDS):
         while not await done():
             while await drain.once() + await functions.once():
                 pass
@@ -284,7 +285,7 @@ async def test_no_more_are_called_than_there_are_places_by_all_replicas_and_orga
     drain = control.drain(replicas[0].signal)
 
     async def until_both(done: Callable[[], Awaitable[bool]]) -> None:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(SECONDS):
             while not await done():
                 while await drain.once() + await replicas[0].once() + await replicas[1].once():
                     pass
@@ -324,6 +325,36 @@ async def test_an_organisation_has_no_more_calls_than_places_of_its_own(control:
         assert sorted(await statuses(control, chain)) == ["Queued"] * 2 + ["Running"] * 3
         gate.set()
         await run(lambda: all_are(control, chain, "Completed", 5))
+
+
+async def test_bulk_leaves_a_place_free_and_gets_its_share_while_normal_tasks_wait(control: Control) -> None:
+    chain, gate, called = await fan_out(control, 60), asyncio.Event(), list[str]()
+    await control.pool.execute(
+        "UPDATE tasks SET priority = 'bulk' WHERE id IN (SELECT id FROM tasks WHERE job_id = $1 ORDER BY id LIMIT 10)",
+        chain.jobs["second"],
+    )
+
+    async def act(invocation: Invocation) -> Invoked:
+        tier = "SELECT priority::text FROM tasks WHERE id = $1"
+        called.append(await control.pool.fetchval(tier, invocation.task_id))
+        if called[-1] == "bulk":
+            await gate.wait()
+        return await host.complete(invocation)
+
+    async with calling(control, act, capacity=Places(total=4, per_org=4)) as (host, run):
+
+        async def normal_ones_are_over() -> bool:
+            return called.count("normal") == 50
+
+        async def all_the_room_is_used() -> bool:
+            return called.count("bulk") == 3
+
+        await run(normal_ones_are_over)
+        assert "bulk" in called[:40], "it is never shut out"
+        assert called[:20].count("bulk") == 0, "although its tasks have waited longer"
+        await run(all_the_room_is_used)
+        gate.set()
+        await run(lambda: all_are(control, chain, "Completed", 60))
 
 
 async def test_a_task_that_waits_for_its_place_is_not_taken_again_and_again(control: Control) -> None:

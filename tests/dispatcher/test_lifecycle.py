@@ -14,7 +14,17 @@ import msgspec
 import pytest
 
 from tests.support.dispatcher.control import control_for
-from tests.support.dispatcher.job_chain import a_task, claimed, completion, deploy_chain, drained, tasks_of
+from tests.support.dispatcher.job_chain import (
+    a_task,
+    claimed,
+    completion,
+    deploy_chain,
+    drained,
+    expire,
+    retry_now,
+    status,
+    tasks_of,
+)
 from tests.support.dispatcher.staged_files import staged
 from tests.support.verbs import accept_events
 from tracelake.capability.claims import decode
@@ -38,22 +48,6 @@ pytestmark = pytest.mark.anyio
 async def control(state_db: str, queue_db: str, tmp_path: Path) -> AsyncIterator[Control]:
     async with control_for(state_db, queue_db, tmp_path) as made:
         yield made
-
-
-async def status(control: Control, task_id: object) -> str:
-    found: str = await control.pool.fetchval("SELECT status::text FROM tasks WHERE id = $1", task_id)
-    return found
-
-
-async def expire(control: Control, task_id: object) -> None:
-    """Expires the lease, as if the worker had been silent for long."""
-    await control.pool.execute("UPDATE tasks SET lease_expires_at = now() - interval '1 s' WHERE id = $1", task_id)
-    assert await control.expire_leases().once() == 1
-
-
-async def retry_now(control: Control, task_id: object) -> None:
-    await control.pool.execute("UPDATE tasks SET next_retry_at = now() WHERE id = $1", task_id)
-    assert await control.expire_leases().once() == 1
 
 
 async def test_of_many_claims_at_once_exactly_one_is_given(control: Control) -> None:

@@ -7,8 +7,6 @@ import json
 import re
 import ssl
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -19,48 +17,19 @@ import msgspec
 import pytest
 
 from tests.support.dispatcher.control import control_for
-from tests.support.dispatcher.job_chain import Chain, a_task, completion, deploy_chain
+from tests.support.dispatcher.job_chain import a_task, completion
+from tests.support.dispatcher.listeners import WORKER, Listeners, opened
 from tests.support.dispatcher.staged_files import staged
-from tracelake.capability.verifier import Verifier
-from tracelake.dispatcher.control import Control
-from tracelake.dispatcher.process import dispatching
 from tracelake.domain.object_names import ObjectName
 from tracelake.errors import Forbidden
 from tracelake.lite.certificates import ensure_certificates
-from tracelake.runtime.http_client import AsyncClient
-from tracelake.settings import Settings, TlsSettings, load_settings
-from tracelake.store.identity import hash_token
-from tracelake.store.signing_keys import published
+from tracelake.settings import TlsSettings, load_settings
 from tracelake.wire.client import LARGE_BYTES, TaskClient
 from tracelake.wire.message import MAX_BODY_BYTES
 from tracelake.wire.output_messages import MAX_COMPLETION_BYTES
 from tracelake.wire.task_messages import MAX_CLAIMS, Claimed
 
 pytestmark = pytest.mark.anyio
-
-WORKER = {"X-Trace-Worker-Token": "the worker token"}
-
-
-@dataclass(frozen=True)
-class Listeners:
-    control: Control
-    chain: Chain
-    task: httpx.AsyncClient
-    internal: httpx.AsyncClient
-
-    async def claim(self, task_id: object | None = None) -> dict[str, Any]:
-        task_id = task_id or await a_task(self.control, self.chain)
-        body = {"task_id": str(task_id), "worker_id": "w"}
-        answer = await self.internal.post("/internal/task-claim", json=body, headers=WORKER)
-        assert answer.status_code == 200, answer.text
-        found: dict[str, Any] = answer.json()
-        return found
-
-    async def say(self, verb: str, claimed: dict[str, Any], token: str | None = None, **more: Any) -> httpx.Response:
-        fence = {name: claimed[name] for name in ("attempt", "lease_token")}
-        body = {"task_id": claimed["task"]["task_id"], **fence, **more}
-        headers = {"X-Trace-Task-Capability": token or claimed["capability_token"]}
-        return await self.task.post(f"/v1/task/{verb}", json=body, headers=headers)
 
 
 @pytest.fixture
@@ -71,21 +40,6 @@ async def listeners(state_db: str, queue_db: str, tmp_path: Path) -> AsyncIterat
     context = ssl.create_default_context(cafile=files.ca)
     async with control_for(state_db, queue_db, tmp_path) as control, opened(control, settings, context) as made:
         yield made
-
-
-@asynccontextmanager
-async def opened(control: Control, settings: Settings, context: ssl.SSLContext) -> AsyncIterator[Listeners]:
-    verifier = Verifier(lambda: published(control.pool), settings.tokens)
-    control = replace(control, minted=verifier.remember)
-    chain = await deploy_chain(control)
-    token = "INSERT INTO worker_tokens (name, token_hash) VALUES ('w', $1)"
-    await control.pool.execute(token, hash_token(WORKER["X-Trace-Worker-Token"]))
-    async with (
-        dispatching(control, verifier, settings) as addresses,
-        AsyncClient(base_url=addresses["dispatcher_task"], verify=context, timeout=60) as task,
-        AsyncClient(base_url=addresses["dispatcher_internal"], verify=context, timeout=60) as internal,
-    ):
-        yield Listeners(control, chain, task, internal)
 
 
 async def test_one_task_through_both_apis(listeners: Listeners) -> None:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from tests.docs.test_docs_are_true import HOLLOW
+from tests.support.dispatcher.control import HOLLOW
 from tracelake.dispatcher.maintenance.loop import run_loop
 from tracelake.dispatcher.process import loops
 from tracelake.settings import Settings
@@ -16,13 +16,21 @@ from tracelake.settings import Settings
 RUNS_IN_TWO_HOURS = {
     "cancel_retired": 1440,
     "delete_applied_batches": 120,
+    "delete_old_events": 120,
+    "delete_old_exports": 1,
+    "delete_old_invalidations": 2,
+    "delete_old_pauses": 2,
+    "delete_old_publishes": 2,
+    "delete_old_tasks": 120,
     "delete_orphan_files": 120,
     "delete_replaced_files": 12,
     "delete_unused_bundles": 2,
     "prune_audit": 120,
+    "prune_sources": 120,
     "prune_logs": 1440,
     "prune_outbox": 1440,
     "reconcile": 1440,
+    "remove_left_generations": 12,
     "republish_batches": 120,
 }
 

@@ -7,6 +7,7 @@ import asyncio
 import asyncpg
 import pytest
 
+from tests.support.waiting import SECONDS
 from tracelake.dispatcher.maintenance.loop import Loop, run_loop, stopped
 from tracelake.dispatcher.signal import Signal
 
@@ -34,6 +35,6 @@ async def test_a_loop_stops_although_its_cancel_came_out_as_an_outage() -> None:
     swallowed: list[bool] = []
     task = asyncio.create_task(run_loop(Loop("test", once, never, Signal())))
     await begun.wait()
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(SECONDS):
         await stopped(task)
     assert swallowed

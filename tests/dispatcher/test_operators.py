@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -110,6 +111,13 @@ class Feed:
         self.emitted.update(spans(done.events))
         return spans(done.events)
 
+    def flush(self) -> list[Range]:
+        asked = msgspec.structs.replace(payload("range_aggregator", self.config, ScopeRef()), flush=True)
+        done = range_aggregator.run(asked, self.state)
+        self.state = json.loads(json.dumps(done.state))
+        self.emitted.update(spans(done.events))
+        return spans(done.events)
+
     def invalidate(self, span: Range) -> list[Range]:
         done = range_aggregator.run(payload("range_aggregator", self.config, over(span), invalidated=True), self.state)
         assert (done.events, done.state) == ((), None)
@@ -129,6 +137,28 @@ def covered(scopes: Sequence[ScopeRef], start: int = 0) -> set[int]:
             assert scope.end is not None
             found.update(range(max(scope.start, start), scope.end + 1))
     return found
+
+
+def numbers(feed: Feed) -> set[int]:
+    return {number for span in feed.emitted for number in range(span.start, span.stop)}
+
+
+@given(heard, st.integers(1, 60), st.sets(st.integers(0, 25)))
+def test_with_a_flush_at_any_moment_every_number_is_sent_once_and_nothing_that_did_not_come(
+    scopes: list[ScopeRef], size: int, flushes: set[int]
+) -> None:
+    feed = Feed(size)
+    for place, scope in enumerate(scopes):
+        feed.hear(scope)
+        if place in flushes:
+            feed.flush()
+            assert numbers(feed) == covered(scopes[: place + 1])
+    sent = [number for span in feed.emitted.elements() for number in range(span.start, span.stop)]
+    assert len(sent) == len(set(sent))
+    assert set(sent) <= covered(scopes)
+    assert all(span.start // size == (span.stop - 1) // size for span in feed.emitted), "each within its range"
+    assert feed.flush() == [] or set(sent) < covered(scopes)
+    assert feed.flush() == []
 
 
 def full(numbers: set[int], size: int) -> set[Range]:

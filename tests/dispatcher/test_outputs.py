@@ -15,11 +15,18 @@ import msgspec
 import pytest
 
 from tests.support.dispatcher.control import control_for
-from tests.support.dispatcher.job_chain import Chain, a_task, claimed, completion, deploy_chain, drained, tasks_of
-from tests.support.dispatcher.staged_files import COLUMNS, Partition, folder_of, staged
-from tests.support.waiting import until
+from tests.support.dispatcher.job_chain import claimed, completion, deploy_chain, drained, tasks_of
+from tests.support.dispatcher.staged_files import (
+    COLUMNS,
+    Partition,
+    begun,
+    current_partitions,
+    finish,
+    folder_of,
+    staged,
+)
+from tests.support.waiting import SECONDS, until
 from tracelake.adapters.objects_disk import DiskObjects
-from tracelake.capability.claims import Claims
 from tracelake.dispatcher.control import Control
 from tracelake.dispatcher.datasets.list_task_files import list_files
 from tracelake.dispatcher.datasets.resolve_relations import task_relations
@@ -38,21 +45,6 @@ pytestmark = pytest.mark.anyio
 async def control(state_db: str, queue_db: str, tmp_path: Path) -> AsyncIterator[Control]:
     async with control_for(state_db, queue_db, tmp_path) as made:
         yield made
-
-
-async def begun(control: Control, chain: Chain) -> tuple[Claimed, Claims]:
-    return await claimed(control, await a_task(control, chain))
-
-
-async def finish(control: Control, task: Claimed, claims: Claims, outputs: list[OutputBody]) -> None:
-    await control.completer()(completion(task, outputs=outputs), claims)
-
-
-async def current_partitions(control: Control) -> list[tuple[str, int]]:
-    rows = await control.pool.fetch(
-        "SELECT partition_key, valid_from FROM partition_versions WHERE valid_to IS NULL ORDER BY block_range"
-    )
-    return [(row["partition_key"], row["valid_from"]) for row in rows]
 
 
 async def test_files_with_their_marker_are_committed_and_listed(control: Control) -> None:
@@ -361,7 +353,7 @@ class Held(DiskObjects):
 
     def delete(self, names: Sequence[ObjectName]) -> None:
         self.called.set()
-        assert self.go_on.wait(30)
+        assert self.go_on.wait(SECONDS)
         super().delete(names)
 
 

@@ -11,9 +11,8 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from tests.dispatcher.test_lifecycle import expire, retry_now, status
 from tests.support.dispatcher.control import control_for
-from tests.support.dispatcher.job_chain import a_task, claimed, completion, deploy_chain
+from tests.support.dispatcher.job_chain import a_task, claimed, completion, deploy_chain, expire, retry_now, status
 from tracelake.dispatcher.control import Control
 from tracelake.dispatcher.runtimes.call_functions import put_back
 from tracelake.dispatcher.tasks.show import show_task

@@ -130,11 +130,12 @@ async def test_a_commit_that_was_replaced_since_gets_no_event(control: Control) 
     assert len(await tasks_of(control, chain, "second")) == 1
 
 
+@pytest.mark.parametrize("part", [{"start": 3, "end": 4}, {"partition_key": "eu"}], ids=["range", "label"])
 @pytest.mark.parametrize("routed", [False, True])
-async def test_a_lost_invalidation_is_done_by_its_readers(control: Control, routed: bool) -> None:
+async def test_a_lost_invalidation_is_done_by_its_readers(control: Control, routed: bool, part: dict[str, Any]) -> None:
     chain = await deploy_chain(control)
     body = InvalidationBody(
-        dataset_uuid=chain.datasets["first"], dataset_version=chain.versions["first"], start=3, end=4, reason="reorg"
+        dataset_uuid=chain.datasets["first"], dataset_version=chain.versions["first"], reason="reorg", **part
     )
     await done(control, chain, invalidations=[body])
     if routed:

@@ -40,9 +40,7 @@ CREATE TRIGGER refuse_event BEFORE INSERT ON events FOR EACH ROW EXECUTE FUNCTIO
 async def trace(anyio_backend: str, state_db: str, queue_db: str, tmp_path: Path) -> AsyncIterator[System]:
     del anyio_backend
     async with gateway_system(state_db, queue_db, tmp_path) as made:
-        version = await made.got("acme|writer", "POST", "/v1/dags/shop/versions", json={"yaml": DAG})
-        body = {"dag_version_id": version["dag_version_id"]}
-        await made.got("acme|writer", "PUT", "/v1/dags/shop/active", json=body)
+        await made.deploy("shop", DAG)
         yield made
 
 

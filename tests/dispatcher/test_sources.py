@@ -6,44 +6,40 @@ import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
-from uuid import UUID
 
-import asyncpg
 import msgspec
 import pytest
 
 from tests.support.dispatcher.control import PULL, Org, an_org, control_for, deployed_and_active
+from tests.support.dispatcher.sources import (
+    DAG,
+    OTHER_WORK,
+    claim,
+    claim_of_job,
+    emit,
+    end,
+    jobs_with_source,
+    must_stop,
+    settle,
+    source,
+)
 from tests.support.dispatcher.staged_files import staged
 from tests.support.operators import registered
-from tests.support.verbs import accept_events, pause_source, resume_source
+from tests.support.verbs import pause_job, resume_job
 from tracelake.capability.claims import decode
 from tracelake.capability.jws import parse_token
 from tracelake.dispatcher.control import Control
 from tracelake.dispatcher.sources.keep_running import DRAIN_LIMIT, KeepSourcesRunning
 from tracelake.dispatcher.sources.stop_all import drain_sources, release_sources
-from tracelake.errors import Conflict, InvalidRequest, LeaseLost, NotFound
+from tracelake.errors import InvalidRequest, LeaseLost, NotFound
 from tracelake.store.identity import User
-from tracelake.store.queries import queries
 from tracelake.wire.output_messages import (
-    CompleteAnswer,
-    CompleteRequest,
     EventBody,
-    EventsAnswer,
-    EventsRequest,
     InvalidationBody,
 )
-from tracelake.wire.task_messages import Claimed, ClaimRequest, HeartbeatRequest
+from tracelake.wire.task_messages import Claimed
 
 pytestmark = pytest.mark.anyio
-
-DAG = """
-name: feed
-defaults: {runtime: ecs_platform}
-jobs:
-  - {name: follow, operator: pull, source: {kind: always_on}, retry: {backoff: 10s}}
-  - {name: work, operator: pull, inputs: [{from: {job: follow}}]}
-"""
-OTHER_WORK = DAG.replace("name: work, operator: pull", "name: work, operator: pull, config: {n: 2}")
 
 
 @pytest.fixture
@@ -66,26 +62,6 @@ async def org(control: Control) -> Org:
     return await an_org(control.pool)
 
 
-async def source(control: Control) -> asyncpg.Record:
-    [row] = await control.pool.fetch(
-        "SELECT s.*, s.state::text AS state_text, t.status::text AS task_status, t.attempt, t.timeout_seconds"
-        " FROM sources s LEFT JOIN tasks t ON t.id = s.task_id"
-    )
-    return row
-
-
-async def settle(control: Control) -> None:
-    supervisor = KeepSourcesRunning(control.pool, control.after_commit)
-    while await supervisor.once():
-        pass
-
-
-async def claim(control: Control) -> Claimed:
-    [found] = await control.claimer().claim([ClaimRequest(task_id=(await source(control))["task_id"], worker_id="w")])
-    assert isinstance(found, Claimed)
-    return found
-
-
 async def lose(control: Control) -> None:
     await control.pool.execute("UPDATE tasks SET lease_expires_at = now() WHERE status = 'Running'")
     await control.expire_leases().once()
@@ -94,26 +70,6 @@ async def lose(control: Control) -> None:
 async def later(control: Control, seconds: float) -> None:
     """As if so much time had passed for every source."""
     await control.pool.execute("UPDATE sources SET state_since = state_since - make_interval(secs => $1)", seconds)
-
-
-async def end(control: Control, claimed: Claimed, status: str = "Completed", **more: Any) -> CompleteAnswer:
-    request = CompleteRequest(
-        task_id=claimed.task.task_id,
-        attempt=claimed.attempt,
-        lease_token=claimed.lease_token,
-        status=status,  # type: ignore[arg-type]
-        error_message="broken" if status == "Failed" else None,
-        **more,
-    )
-    return await control.completer()(request, decode(parse_token(claimed.capability_token).payload))
-
-
-async def must_stop(control: Control, claimed: Claimed) -> bool:
-    beat = HeartbeatRequest(task_id=claimed.task.task_id, attempt=claimed.attempt, lease_token=claimed.lease_token)
-    [row] = await control.pool.fetch(
-        queries("claim")["renew_leases"], [beat.task_id], [beat.attempt], [beat.lease_token], [None]
-    )
-    return bool(row["paused"] or row["draining"])
 
 
 async def pause(control: Control, org: Org) -> None:
@@ -269,11 +225,6 @@ async def test_a_pause_cancels_a_task_that_is_not_claimed(control: Control, org:
     assert (row["state_text"], row["task_status"]) == ("Pending", "Canceled")
 
 
-async def jobs_with_source(control: Control) -> dict[UUID, str]:
-    rows = await control.pool.fetch("SELECT job_id, state::text AS state FROM sources")
-    return {row["job_id"]: row["state"] for row in rows}
-
-
 async def test_the_source_of_the_next_version_waits_until_the_former_has_stopped(control: Control, org: Org) -> None:
     first = await deployed_and_active(control, org, DAG)
     await settle(control)
@@ -362,16 +313,6 @@ async def test_a_drain_without_a_next_start_is_over_after_a_while(control: Contr
 
 
 BOOT = DAG.replace("source: {kind: always_on}", "source: {kind: always_on}, bootstrap: {reset_outputs: true}")
-
-
-async def emit(control: Control, claimed: Claimed, **more: Any) -> EventsAnswer:
-    fence: dict[str, Any] = {
-        "task_id": claimed.task.task_id,
-        "attempt": claimed.attempt,
-        "lease_token": claimed.lease_token,
-    }
-    claims = decode(parse_token(claimed.capability_token).payload)
-    return await accept_events(control, EventsRequest(**fence, **more), claims)
 
 
 async def next_run(control: Control) -> Claimed:
@@ -480,31 +421,23 @@ async def test_two_reorgs_of_one_range_are_two_by_their_cause_and_a_repeated_cal
     assert (await emit(control, run, invalidations=list(mixed))).accepted == 2
 
 
-async def claim_of_job(control: Control) -> Claimed:
-    """Of the one source that is running, whatever else drains."""
-    task_id = await control.pool.fetchval("SELECT task_id FROM sources WHERE state = 'Running'")
-    [found] = await control.claimer().claim([ClaimRequest(task_id=task_id, worker_id="w")])
-    assert isinstance(found, Claimed)
-    return found
-
-
 async def test_a_manual_pause_survives_a_deploy(control: Control, org: Org) -> None:
     user = User(org.user, org.id, "acme", None, "admin")
     await deployed_and_active(control, org, DAG)
     await settle(control)
-    assert (await pause_source(control, user, "feed", "follow")).changed
-    assert not (await pause_source(control, user, "feed", "follow")).changed
+    assert (await pause_job(control, user, "feed", "follow")).changed
+    assert not (await pause_job(control, user, "feed", "follow")).changed
     await settle(control)
     await deployed_and_active(control, org, OTHER_WORK)
     await settle(control)
     assert (await source(control))["state_text"] == "Pending"
-    assert (await resume_source(control, user, "feed", "follow")).changed
-    assert not (await resume_source(control, user, "feed", "follow")).changed
+    assert (await resume_job(control, user, "feed", "follow")).changed
+    assert not (await resume_job(control, user, "feed", "follow")).changed
     await settle(control)
     assert (await source(control))["state_text"] == "Running"
-    for dag, job, refusal in (("feed", "missing", NotFound), ("none", "follow", NotFound), ("feed", "work", Conflict)):
-        with pytest.raises(refusal):
-            await pause_source(control, user, dag, job)
+    for dag, job in (("feed", "missing"), ("none", "follow")):
+        with pytest.raises(NotFound):
+            await pause_job(control, user, dag, job)
 
 
 async def test_a_claim_carries_the_name_under_which_its_output_is_published_now(control: Control, org: Org) -> None:

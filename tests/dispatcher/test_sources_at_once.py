@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.dispatcher.test_sources import (
+from tests.support.dispatcher.control import PULL, Org, an_org, control_for, deployed_and_active
+from tests.support.dispatcher.sources import (
     DAG,
     OTHER_WORK,
     claim,
@@ -20,7 +21,6 @@ from tests.dispatcher.test_sources import (
     settle,
     source,
 )
-from tests.support.dispatcher.control import PULL, Org, an_org, control_for, deployed_and_active
 from tests.support.operators import registered
 from tests.support.postgres import blocked_by, held
 from tests.support.verbs import activate_dag, deploy_dag

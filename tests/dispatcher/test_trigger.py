@@ -10,7 +10,7 @@ from uuid import uuid4
 
 import pytest
 
-from tests.support.dispatcher.control import PULL, Org, an_org, control_for, deployed_and_active
+from tests.support.dispatcher.control import PULL, Org, an_org, control_for, deployed_and_active, run_here
 from tests.support.operators import registered
 from tests.support.verbs import activate_dag, deploy_dag, invalidate, trigger
 from tracelake.dispatcher.control import Control
@@ -134,6 +134,60 @@ async def test_an_invalidation_by_name_or_id_makes_one_task_per_reader(control: 
     await invalidate(control, org.id, org.user, "asked", start=5, end=9, reason="again", request_id=uuid4())
     await control.drain().once()
     assert len(await tasks(control)) == 2
+
+
+async def test_an_invalidated_label_is_processed_again_by_each_reader_and_no_other_label(
+    control: Control, org: Org
+) -> None:
+    await deployed_and_active(control, org, DAG)
+    for label in ("eu", "us"):
+        await trigger(control, org.id, "desk", "ask", partition=label, request_id=uuid4())
+    await control.drain().once()
+    before = await tasks(control)
+    request = uuid4()
+    named = {"partition_key": "eu", "reason": "wrong rows"}
+    for created in (True, False):
+        done = await invalidate(control, org.id, org.user, "asked", **named, request_id=request)
+        assert done.created is created
+    await control.drain().once()
+    assert await tasks(control) == [*before, ("work", "partition", ["eu"])]
+    row = await control.pool.fetchrow(
+        "SELECT t.input_versions ->> 'partition_key' AS key, s.task_id = t.id AS shared, v.block_range"
+        " FROM tasks t JOIN data_invalidations v ON v.id = t.invalidation_id"
+        " JOIN data_invalidation_jobs s ON s.invalidation_id = v.id AND s.job_id = t.job_id"
+    )
+    assert tuple(row or ()) == ("eu", True, None)
+
+
+async def test_an_invalidated_label_is_passed_on_by_jobs_that_only_forward(control: Control, org: Org) -> None:
+    joint = "  - {name: joint, operator: noop, runtime: dispatcher, inputs: [{from: {job: ask, output: left}}]}\n"
+    behind = "  - {name: behind, operator: pull, inputs: [{from: {job: joint}}]}\n"
+    await deployed_and_active(control, org, DAG.replace("publish:", f"{joint}{behind}publish:"))
+    await trigger(control, org.id, "desk", "ask", partition="eu", request_id=uuid4())
+    await run_here(control)
+    await invalidate(control, org.id, org.user, "asked", partition_key="eu", reason="x", request_id=uuid4())
+    await run_here(control)
+    made = [item for item in await tasks(control) if item[0] == "behind"]
+    assert made == [("behind", "partition", ["eu"])] * 2
+
+
+@pytest.mark.parametrize(
+    ("named", "refusal"),
+    [
+        ({"partition_key": "typo"}, NotFound),
+        ({}, InvalidRequest),
+        ({"partition_key": "eu", "start": 1, "end": 2}, InvalidRequest),
+        ({"start": 1}, InvalidRequest),
+    ],
+)
+async def test_an_invalidation_of_no_partition_is_refused(
+    control: Control, org: Org, named: dict[str, Any], refusal: type[Exception]
+) -> None:
+    await deployed_and_active(control, org, DAG)
+    await trigger(control, org.id, "desk", "ask", partition="eu", request_id=uuid4())
+    with pytest.raises(refusal):
+        await invalidate(control, org.id, org.user, "asked", **named, reason="x", request_id=uuid4())
+    assert await control.pool.fetchval("SELECT count(*) FROM data_invalidations") == 0
 
 
 async def test_an_invalidation_that_cannot_be_is_refused(control: Control, org: Org) -> None:

@@ -11,27 +11,25 @@ from typing import Any
 import pytest
 import typer
 
+from tests.support.dispatcher.control import HOLLOW, NOTHING
 from tools.write_docs import cli_page, settings_page, verbs
 from tracelake.cli.app import app
 from tracelake.delivery.routes import delivery_api
-from tracelake.dispatcher.control import Control
 from tracelake.dispatcher.http.internal_routes import internal_api
 from tracelake.dispatcher.http.task_routes import task_api
 from tracelake.domain.sql.functions import FUNCTIONS
 from tracelake.gateway.process import public_api
 from tracelake.operators.registry import specs
 from tracelake.query.process import metrics_route, query_api
-from tracelake.query.routes import openapi_route, task_route, user_route
+from tracelake.query.routes import diff_route, openapi_route, task_route, user_route, verify_route
 from tracelake.runtime.process import PROCESSES
-from tracelake.settings import IdentitySettings, TokenSettings, leaves
+from tracelake.settings import IdentitySettings, leaves
 from tracelake.wire.client import DispatcherClient
 
 ROOT = Path(__file__).parent.parent.parent
 DOCS = ROOT / "docs"
 REFERENCE = DOCS / "reference"
 API_PAGES = ("user_api.md", "task_api.md", "internal_api.md")
-NOTHING: Any = None  # the routes of an API are known without the services behind it
-HOLLOW = Control(NOTHING, NOTHING, NOTHING, TokenSettings(), NOTHING, NOTHING, "docs")
 
 APIS = {
     "Gateway": public_api(DispatcherClient(NOTHING), IdentitySettings()),
@@ -42,6 +40,8 @@ APIS = {
     "Query, internal API": query_api(
         NOTHING,
         user_route(NOTHING, IdentitySettings()),
+        verify_route(NOTHING, NOTHING, IdentitySettings()),
+        diff_route(NOTHING, NOTHING, IdentitySettings()),
         openapi_route(IdentitySettings()),
         metrics_route(NOTHING, IdentitySettings()),
     ),

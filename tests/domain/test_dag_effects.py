@@ -10,7 +10,6 @@ from tracelake.dispatcher.dags.catalog import operators
 from tracelake.dispatcher.runtimes.known import runtime_specs
 from tracelake.domain.dag.catalog import Catalog
 from tracelake.domain.dag.parse import parse_dag
-from tracelake.errors import InvalidDag
 from tracelake.settings import RUNTIMES
 
 CATALOG = Catalog(operators(), runtime_specs(RUNTIMES))
@@ -30,14 +29,14 @@ def dag(*, defaults: str = "", load: str = "", cut: str = "", output: str = "{da
     return DAG % (*given[:3], output, given[3])
 
 
+PYTHON = "operator: python, config: {function: m:f, files: 4}"
+
+
 def warned(text: str) -> list[tuple[int, str, str]]:
     return [(warning.line, warning.field, warning.code) for warning in parse_dag(text, CATALOG).warnings]
 
 
-BUILT_LATER = ("max_queue_depth: 5", "max_queue_age: 5m", "priority: bulk", "idle_timeout: 5m")
-
-
-@pytest.mark.parametrize("given", [*BUILT_LATER, "execution_strategy: PerPartition", "unique_key: [a]"])
+@pytest.mark.parametrize("given", ["execution_strategy: PerPartition", "unique_key: [a]"])
 def test_a_field_that_nothing_reads_yet_is_warned_of_where_it_stands(given: str) -> None:
     name = given.partition(":")[0]
     assert warned(dag(total=given)) == [(6, f"jobs[2].{name}", "no_effect")]
@@ -64,8 +63,11 @@ def test_a_manual_source_runs_no_task_and_what_is_said_of_tasks_is_warned_of(giv
     assert warned(dag(load=given)) == [(4, f"jobs[0].{given.partition(':')[0]}", "no_effect")]
 
 
-@pytest.mark.parametrize("given", ["timeout_seconds: 5", "heartbeat_interval_seconds: 9", "max_platform_failures: 2"])
-def test_a_task_of_the_dispatcher_has_no_lease_and_what_is_said_of_it_is_warned_of(given: str) -> None:
+OF_LEASES = ("timeout_seconds: 5", "heartbeat_interval_seconds: 9", "max_platform_failures: 2")
+
+
+@pytest.mark.parametrize("given", [*OF_LEASES, "scaling: {max_concurrency: 2}"])
+def test_a_task_of_the_dispatcher_has_no_lease_and_runs_alone_and_what_is_said_of_it_is_warned_of(given: str) -> None:
     assert warned(dag(cut=given)) == [(5, f"jobs[1].{given.partition(':')[0]}", "no_effect")]
     assert warned(dag(cut="max_attempts: 2")) == []
 
@@ -89,10 +91,53 @@ def test_how_an_always_on_source_is_restarted_is_not_warned_of() -> None:
 
 
 @pytest.mark.parametrize(
-    "given", ["priority: normal", "idle_timeout: never", "execution_strategy: PerUpdate", "timeout_seconds: 5"]
+    "given",
+    [
+        "priority: normal",
+        "priority: bulk",
+        "idle_timeout: never",
+        "idle_timeout: 5m",
+        "execution_strategy: PerUpdate",
+        "timeout_seconds: 5",
+    ],
 )
 def test_what_has_an_effect_or_asks_for_what_happens_anyway_is_not_warned_of(given: str) -> None:
     assert warned(dag(total=given)) == warned(dag(defaults=given)) == []
+
+
+def test_a_replay_is_warned_of_where_there_is_nothing_to_repeat() -> None:
+    assert warned(dag(total="replay: true")) == [], "it writes a buffered dataset"
+    assert warned(dag(output="own", total="replay: true")) == [(6, "jobs[2].replay", "no_effect")]
+    assert warned(dag(cut="replay: true")) == [(5, "jobs[1].replay", "no_effect")]
+    assert warned(dag(load="replay: true")) == [(4, "jobs[0].replay", "no_effect")]
+
+
+@pytest.mark.parametrize("operator", ["operator: sql, config: {query: SELECT a FROM cut, files: 4}", PYTHON])
+def test_how_many_files_is_warned_of_where_all_rows_go_to_the_sink(operator: str) -> None:
+    job = "  - {name: sum, %s, inputs: [{from: {job: cut}}], outputs: [%s]}\n"
+    text = DAG.replace(DAG.splitlines(keepends=True)[5], job) % ("", "", "", operator, "%s")
+    assert warned(text % "{dataset: rows}") == [(6, "jobs[2].config.files", "no_effect")]
+    assert warned(text % "own") == []
+    if operator is PYTHON:
+        assert warned(text % "own, {dataset: rows}") == []
+
+
+def test_the_input_of_a_sql_check_is_warned_of_because_the_query_names_it() -> None:
+    checks = "[{kind: row_count, min: 1, input: cut}, {kind: sql, query: SELECT a FROM cut, input: cut}]"
+    job = f"  - {{name: check, operator: quality, config: {{checks: {checks}}}, inputs: [{{from: {{job: cut}}}}]}}\n"
+    assert warned(dag().replace("publish:", f"{job}publish:")) == [(7, "jobs[3].config.checks[1].input", "no_effect")]
+
+
+def test_confirmations_are_warned_of_where_no_output_gets_the_final_ranges() -> None:
+    text = FOLLOW.replace("start_block: 0", "confirmations: 9") % "max_queue_depth: 1"
+    assert warned(text)[0][1] == "jobs[0].max_queue_depth"
+    assert (4, "jobs[0].config.confirmations", "no_effect") in warned(text.replace(", final", ""))
+
+
+def test_a_nullable_column_of_a_key_is_warned_of() -> None:
+    assert warned(dag().replace("{a: text}", "{a: {type: text, nullable: false}}")) == []
+    found = warned(dag().replace("{a: text}", "{a: {type: text, nullable: true}}"))
+    assert found == [(7, "publish.rows.columns.a.nullable", "no_effect")]
 
 
 READ = """\
@@ -120,18 +165,6 @@ def test_how_long_rows_stay_is_warned_of_where_none_are_deleted() -> None:
     assert warned(text % "grace_seconds: 9") == []
     found = warned(text % "grace_seconds: 9, delete_after_compact: false")
     assert found == [(6, "jobs[1].config.grace_seconds", "no_effect")]
-
-
-@pytest.mark.parametrize("source", ['{kind: cron, schedule: "0 0 * * *"}', "{kind: webhook, secret: KEY}"])
-@pytest.mark.parametrize("operator", sorted(operators()))
-def test_no_operator_is_a_source_that_nothing_would_start(source: str, operator: str) -> None:
-    text = f"name: d\njobs:\n  - {{name: a, operator: {operator}, runtime: dispatcher, source: {source}}}\n"
-    with pytest.raises(InvalidDag) as refused:
-        parse_dag(text, CATALOG)
-    (problem,) = [item for item in refused.value.problems if item.code == "not_supported"]
-    assert (problem.line, problem.field) == (3, "jobs[0].source.kind")
-    assert "not supported yet" in problem.reason
-    assert "trace trigger" in str(problem.suggestion)
 
 
 def test_a_version_with_a_schedule_that_was_deployed_before_can_still_be_activated() -> None:

@@ -7,7 +7,8 @@ import pytest
 
 from tests.support.faults.history_checker import GUARANTEES, assert_kept, broken
 from tests.support.faults.traffic import Traffic, by_hand
-from tests.support.systems.processes import System, calling
+from tests.support.systems.caller import calling
+from tests.support.systems.processes import System
 
 pytestmark = pytest.mark.anyio
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import ssl
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+import contextvars
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import asyncpg
 import httpx
@@ -19,19 +18,18 @@ from tests.support.dispatcher.control import control_for
 from tests.support.dispatcher.job_chain import Chain, a_task, claimed, completion, deploy_chain
 from tests.support.dispatcher.staged_files import staged
 from tests.support.one_connection import SecondConnection
-from tests.support.systems.processes import WORKER_TOKEN, System, is_ready
+from tests.support.systems.processes import System, until_ready, worker_client
 from tests.support.verbs import trigger
 from tests.support.waiting import until
 from tracelake.capability.claims import Claims
 from tracelake.dispatcher.control import Control
 from tracelake.dispatcher.events import trigger as trigger_verb
 from tracelake.errors import NoConnection
-from tracelake.store.first_start import FIRST_ADMIN
+from tracelake.runtime.coalesce import Coalesced
 from tracelake.store.jobs import Job, JobCache
 from tracelake.store.pool import BoundedPool
 from tracelake.store.queries import Connection
 from tracelake.wire.output_messages import CompleteRequest
-from tracelake.wire.user_calls import USER
 
 pytestmark = pytest.mark.anyio
 CALLERS = 20
@@ -90,6 +88,55 @@ async def test_code_that_acquires_a_second_connection_is_found(
         await trigger(cold(control), chain.org.id, "chain", "first", cursor=1, request_id=uuid4())
 
 
+@pytest.mark.parametrize("how", ["gather", "group", "batch"])
+async def test_code_that_waits_for_another_task_which_acquires_a_second_connection_is_found(
+    control: Control, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    chain = await deploy_chain(control)
+    original = trigger_verb._manual_source
+
+    async def waits_for_another(connection: Connection, jobs: JobCache, *more: Any) -> Job:
+        async def answered(calls: Sequence[UUID]) -> list[Job]:
+            return [await jobs.get(job) for job in calls]
+
+        if how == "gather":
+            await asyncio.gather(answered([chain.jobs["first"]]))
+        elif how == "group":
+            async with asyncio.TaskGroup() as group:
+                group.create_task(answered([chain.jobs["first"]]))
+        else:
+            await batches(answered)(chain.jobs["first"])
+        return await original(connection, jobs, *more)
+
+    def batches(run: Callable[[Sequence[UUID]], Awaitable[list[Job]]]) -> Coalesced[UUID, Job]:
+        return contextvars.Context().run(lambda: Coalesced(run, key=lambda job: job, verb="test"))
+
+    monkeypatch.setattr(trigger_verb, "_manual_source", waits_for_another)
+    with pytest.raises((SecondConnection, ExceptionGroup)) as found:
+        await trigger(cold(control), chain.org.id, "chain", "first", cursor=1, request_id=uuid4())
+    assert found.group_contains(SecondConnection) if how == "group" else found.type is SecondConnection
+
+
+async def test_a_task_may_acquire_a_connection_once_that_of_its_starter_is_released(
+    control: Control, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chain, released = await deploy_chain(control), asyncio.Event()
+    original, started = trigger_verb._manual_source, []
+
+    async def later(jobs: JobCache) -> Job:
+        await released.wait()
+        return await jobs.get(chain.jobs["first"])
+
+    async def starts_another(connection: Connection, jobs: JobCache, *more: Any) -> Job:
+        started.append(asyncio.create_task(later(jobs)))
+        return await original(connection, jobs, *more)
+
+    monkeypatch.setattr(trigger_verb, "_manual_source", starts_another)
+    await trigger(cold(control), chain.org.id, "chain", "first", cursor=1, request_id=uuid4())
+    released.set()
+    assert (await started[0]).id == chain.jobs["first"]
+
+
 async def test_waiting_for_a_connection_ends_with_a_typed_refusal_and_then_goes_on(control: Control) -> None:
     async with control.pool.acquire():
         with pytest.raises(NoConnection, match="all 1 connections of pool 'test one' are in use"):
@@ -142,21 +189,9 @@ async def test_a_pool_that_lost_a_connection_still_knows_that_it_is_stuck(contro
     await control.pool.release(cut)
 
 
-@asynccontextmanager
-async def worker_client(system: System) -> AsyncIterator[httpx.AsyncClient]:
-    headers = {"x-trace-worker-token": WORKER_TOKEN, USER: FIRST_ADMIN}
-    context = ssl.create_default_context(cafile=system.tls.ca)
-    url = f"https://127.0.0.1:{system.listeners[0][1]}"
-    async with httpx.AsyncClient(base_url=url, headers=headers, verify=context, timeout=60) as http:
-        yield http
-
-
-async def until_ready(http: httpx.AsyncClient) -> None:
-    await until(lambda: is_ready(http), "the Dispatcher is ready", ignoring=(httpx.HTTPError,))
-
-
 async def _first_refusal(http: httpx.AsyncClient) -> httpx.Response:
-    async with asyncio.timeout(60):
-        while (answer := await http.get("/internal/v1/dags")).is_success:
-            pass
-    return answer
+    async def refused() -> httpx.Response | None:
+        answer = await http.get("/internal/v1/dags")
+        return None if answer.is_success else answer
+
+    return await until(refused, "a call is refused")

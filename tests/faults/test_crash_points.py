@@ -14,18 +14,18 @@ import pytest
 
 import tracelake
 from tests.support.faults.backends import Faults
+from tests.support.faults.deaths import LEFT, RETAINING, SOURCES, dies_at
 from tests.support.faults.history_checker import assert_kept
 from tests.support.faults.traffic import Traffic, by_hand, flowing
-from tests.support.systems.processes import Child, System, calling
-from tests.support.waiting import until
+from tests.support.systems.caller import calling
+from tests.support.systems.processes import System
+from tests.support.waiting import SECONDS, until
 from tracelake.domain.crash_points import POINTS
 
 pytestmark = pytest.mark.anyio
 
 KEYS = [item for item in POINTS if item.startswith("rotate_keys.")]
 CLEARING = [item for item in POINTS if item.startswith(("delete_orphan_files.", "prune_outbox."))]
-RETAINING = [item for item in POINTS if item.startswith("delete_replaced_files.")]
-"""`test_retain_killed.py` dies at them."""
 AT_WORKERS = [
     item
     for item in POINTS
@@ -45,13 +45,20 @@ ALERTS = [item for item in POINTS if item.startswith(("alert_route.", "delivery.
 """`tests/delivery/test_killed.py` dies at them."""
 RUNNER = [item for item in POINTS if item.startswith(("runner.", "run_udf."))]
 """Of untrusted code: `tests/runner/test_killed.py` dies at them."""
-PEOPLE = [item for item in POINTS[: POINTS.index("claim_task.before_commit")] if item not in BATCHES]
+STEPS = ("catch_up.", "run_backfill.", "start_backfill.", "change_backfill.")
+VERSIONS = [
+    item for item in POINTS if item.startswith(STEPS) or item.partition(".")[0].endswith(("_release", "_releases"))
+]
+"""`tests/faults/test_versions_killed.py` and `test_releases_killed.py` die at them."""
+PEOPLE = [
+    item for item in POINTS[: POINTS.index("claim_task.before_commit")] if item not in {*BATCHES, *VERSIONS, *SOURCES}
+]
 TASKS = [
     item
     for item in POINTS[POINTS.index("claim_task.before_commit") : POINTS.index("drain_outbox.events_routed")]
     if item not in BATCHES
 ]
-ELSEWHERE = [*RETAINING, *BATCHES, *OPERATORS, *ALERTS, *RUNNER]
+ELSEWHERE = [*RETAINING, *LEFT, *BATCHES, *VERSIONS, *OPERATORS, *ALERTS, *RUNNER, *SOURCES]
 LOOPS = [item for item in POINTS if item not in {*KEYS, *CLEARING, *AT_WORKERS, *PEOPLE, *TASKS, *ELSEWHERE}]
 DISTURBED = Faults(seed=1, lost=0.3)
 """So that entries are put off, which is a commit too."""
@@ -103,7 +110,7 @@ async def test_a_dispatcher_dies_at_each_point_of_its_first_start_and_the_next_o
     async with calling(system) as caller:
         traffic = Traffic(system, caller)
         await traffic.deploy()
-        async with flowing(traffic), asyncio.timeout(100):
+        async with flowing(traffic), asyncio.timeout(SECONDS):
             await until(lambda: traffic.accepted, "a call is accepted")
     assert await system.pool.fetchval("SELECT count(*) FROM signing_keys WHERE status = 'Active'") == 1
     await assert_kept(system.pool, system.queue_pool, traffic.accepted)
@@ -144,11 +151,6 @@ UNCLEARED = """
 SELECT (SELECT max(started_at) FROM task_attempts) > (SELECT swept_until FROM orphan_file_marks)
     OR EXISTS (SELECT FROM outbox WHERE processed_at < now() - interval '29 days')
 """
-
-
-async def dies_at(child: Child, point: str) -> None:
-    assert await child.ended(120), f"{point} was never hit: {child.said()}"
-    assert child.said().endswith(f"crash point {point}: SIGKILL\n"), child.said()
 
 
 def sources() -> list[Path]:

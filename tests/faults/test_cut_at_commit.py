@@ -9,39 +9,14 @@ from pathlib import Path
 import pytest
 
 from tests.support.faults.history_checker import assert_kept
-from tests.support.faults.postgres_proxy import When, cutting
+from tests.support.faults.postgres_proxy import STATEMENTS, When, cutting
 from tests.support.faults.traffic import Traffic, flowing
-from tests.support.systems.processes import System, calling
+from tests.support.systems.caller import calling
+from tests.support.systems.processes import System
+from tests.support.waiting import SECONDS
 from tracelake.store.queries import queries
 
 pytestmark = pytest.mark.anyio
-
-STATEMENTS = {
-    "deploy": ("dags", "insert_version"),
-    "activate": ("dags", "set_current_version"),
-    "trigger": ("sources", "store_trigger"),
-    "invalidate": ("events", "store_invalidation"),
-    "cancel": ("lifecycle", "cancel_task"),
-    "retry": ("lifecycle", "revive_task"),
-    "claim": ("claim", "claim_tasks"),
-    "heartbeat": ("claim", "renew_leases"),
-    "events": ("events", "store_events"),
-    "publish a batch": ("events", "publish_buffer"),
-    "complete": ("complete", "complete_tasks"),
-    "complete with outputs": ("complete", "insert_commit"),
-    "route events": ("route", "route_events"),
-    "route invalidations": ("route", "route_invalidations"),
-    "give slots": ("route", "wake_waiting"),
-    "take entries": ("outbox", "take_entries"),
-    "keep entries": ("outbox", "mark_entries_done"),
-    "run here": ("in_process", "lock_job"),
-    "expire leases": ("lifecycle", "expire_leases"),
-    "queue retries": ("lifecycle", "retry_due"),
-    "start sources": ("sources", "start_sources"),
-    "retire tasks": ("dags", "cancel_retired_tasks"),
-    "record keys": ("signing_keys", "insert_keys"),
-    "settle keys": ("signing_keys", "plan"),
-}
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
@@ -56,7 +31,7 @@ async def test_a_line_cut_at_commit_loses_and_doubles_nothing(system: System, wh
                 for name, (file, statement) in STATEMENTS.items():
                     proxy.aim(queries(file)[statement], when)
                     try:
-                        await asyncio.wait_for(proxy.cut.wait(), 120)
+                        await asyncio.wait_for(proxy.cut.wait(), SECONDS)
                     except TimeoutError:
                         pytest.fail(f"the COMMIT of {name} never came")
             assert dispatcher.alive(), dispatcher.said()

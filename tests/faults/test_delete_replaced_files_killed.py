@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from tests.dispatcher.test_delete_replaced_files import A_MONTH_PASSES, names, written
-from tests.faults.test_crash_points import RETAINING, dies_at
 from tests.support.dispatcher.control import control_for
 from tests.support.dispatcher.job_chain import deploy_chain
-from tests.support.dispatcher.staged_files import folder_of
+from tests.support.dispatcher.staged_files import A_MONTH_PASSES, folder_of, names, written
+from tests.support.faults.deaths import RETAINING, dies_at
 from tests.support.systems.processes import System
 from tests.support.waiting import until
 

@@ -26,7 +26,7 @@ from tests.dispatcher import test_lifecycle as lifecycle
 from tests.dispatcher import test_logs as logs
 from tests.dispatcher import test_outputs as outputs
 from tests.support.dispatcher.control import control_for
-from tests.support.dispatcher.job_chain import a_task, claimed, completion, deploy_chain
+from tests.support.dispatcher.job_chain import a_task, claimed, completion, deploy_chain, status
 from tests.support.dispatcher.staged_files import staged
 from tests.support.verbs import accept_events
 from tracelake.dispatcher.control import Control
@@ -218,11 +218,11 @@ async def honest_calls(control: Control) -> None:
     await list_files(control.pool, FilesRequest(**fence, dataset_uuid=chain.datasets["first"]), claims)
     assert (await task_relations(control.pool, RelationsRequest(tables=[], **fence))).org_id == chain.org.id
     await control.completer()(completion(task, outputs=staged(control.objects, task, (0, 9))), claims)
-    assert await lifecycle.status(control, task.task.task_id) == "Completed"
+    assert await status(control, task.task.task_id) == "Completed"
 
     plain, claims = await claimed(control, await a_task(control, chain))
     await control.completer()(completion(plain), claims)
-    assert await lifecycle.status(control, plain.task.task_id) == "Completed"
+    assert await status(control, plain.task.task_id) == "Completed"
 
     unused, _ = await claimed(control, await a_task(control, chain))
     fenced = unused.task.task_id, unused.attempt, unused.lease_token

@@ -16,7 +16,8 @@ import pytest
 from tests.support.faults.history_checker import assert_kept
 from tests.support.faults.traffic import Traffic, flowing
 from tests.support.postgres import RunningServer
-from tests.support.systems.processes import Child, System, calling
+from tests.support.systems.caller import calling
+from tests.support.systems.processes import Child, System
 from tests.support.waiting import until
 from tracelake.store.db import OUTAGES
 

@@ -20,13 +20,13 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from tests.faults.test_connections import until_ready, worker_client
 from tests.support.faults.backends import fill, small_disk
 from tests.support.postgres import RunningServer
 from tests.support.spark.session import a_session
 from tests.support.systems.gateway import DAG, System
 from tests.support.systems.gateway import system as gateway_system
 from tests.support.systems.processes import System as Processes
+from tests.support.systems.processes import until_ready, worker_client
 from tests.support.systems.walk import walking, working
 from tests.support.verbs import trigger
 from tests.test_listeners import ready, tls_in
@@ -83,9 +83,7 @@ async def trace(
 
 
 async def test_a_full_disk_of_postgres_is_a_503_that_names_it_until_there_is_space(trace: System, disk: Path) -> None:
-    made = await trace.got("acme|writer", "POST", "/v1/dags/shop/versions", json={"yaml": DAG})
-    body = {"dag_version_id": made["dag_version_id"]}
-    await trace.got("acme|writer", "PUT", "/v1/dags/shop/active", json=body)
+    await trace.deploy("shop", DAG)
     ballast, accepted, refused = fill(disk), 0, httpx.Response(200)
     while refused.is_success and accepted < 2000:
         refused = await trace.ask("acme|writer", "POST", TRIGGER, json={"cursor": accepted})

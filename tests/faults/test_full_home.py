@@ -17,7 +17,7 @@ import pytest
 
 from tests.support.faults.backends import fill, small_disk
 from tests.support.systems.trace_up import LIGHT, TraceUp, short_run
-from tests.support.waiting import wait_until
+from tests.support.waiting import SECONDS, wait_until
 
 TRIGGER = "/v1/dags/shop/jobs/fetch/trigger"
 DAG = "name: shop\njobs: [{name: fetch, operator: noop, runtime: dispatcher, source: {kind: manual}}]\n"
@@ -102,5 +102,5 @@ def calling(system: TraceUp) -> Iterator[httpx.Client]:
     context = ssl.create_default_context(cafile=ready["ca_file"])
     headers = {"authorization": f"Bearer {ready['user_token']}"}
     url = ready["endpoints"]["gateway"]
-    with httpx.Client(base_url=url, headers=headers, verify=context, timeout=60) as http:
+    with httpx.Client(base_url=url, headers=headers, verify=context, timeout=SECONDS) as http:
         yield http

@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from tests.support.child_process import running_program
 from tests.support.systems.processes import System, is_ready
-from tests.support.waiting import until
+from tests.support.waiting import SECONDS, until
 from tracelake.lite.home import public_pem
 from tracelake.lite.network_ports import free_ports
 from tracelake.lite.user_token import mint_user_token
@@ -40,7 +40,7 @@ async def public(system: System, **http: Any) -> AsyncIterator[httpx.AsyncClient
     limits = httpx.Limits(max_connections=None)
     headers = {"authorization": f"Bearer {token}"}
     async with httpx.AsyncClient(
-        base_url=f"https://127.0.0.1:{port}", headers=headers, verify=context, timeout=250, limits=limits
+        base_url=f"https://127.0.0.1:{port}", headers=headers, verify=context, timeout=SECONDS, limits=limits
     ) as client:
         await until(lambda: is_ready(client), "the Gateway is ready", ignoring=(httpx.HTTPError,))
         yield client
@@ -62,7 +62,7 @@ async def test_more_triggers_at_once_than_are_served_are_accepted_or_clearly_ref
         async with system.pool.acquire() as connection, connection.transaction():
             await connection.execute("LOCK TABLE events IN ACCESS EXCLUSIVE MODE")  # those that are served wait
             calls = [asyncio.create_task(_trigger(client, answers, *item)) for item in requests.items()]
-            async with asyncio.timeout(200):
+            async with asyncio.timeout(SECONDS):
                 while len(answers) < CALLERS - AT_ONCE:  # all others are refused
                     await connection.execute("SELECT pg_sleep(0.02)")  # the server ends a transaction that idles
         await asyncio.gather(*calls)

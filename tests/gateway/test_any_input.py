@@ -25,9 +25,14 @@ from tracelake.settings import TlsSettings
 from tracelake.wire.client import DispatcherClient
 from tracelake.wire.user_calls import CALLS
 
-KNOWN = {"dag": "shop", "job": "fetch", "dataset": "shop_orders", "alert": "whales", "channel": "ops"} | {
-    name: str(uuid4()) for name in ("task", "publish", "bundle", "delivery")
-}
+KNOWN = {
+    "org": "acme",
+    "dag": "shop",
+    "job": "fetch",
+    "dataset": "shop_orders",
+    "alert": "whales",
+    "channel": "ops",
+} | {name: str(uuid4()) for name in ("task", "publish", "bundle", "delivery", "backfill", "request", "release")}
 """So that half of the calls are about something that is there."""
 NOT_POSSIBLE = (Unsatisfiable,)
 """A call without parameters cannot be sent wrongly."""
@@ -42,8 +47,7 @@ def at(state_db: str, queue_db: str, tmp_path: Path) -> Iterator[tuple[str, str,
 
     async def opened() -> tuple[str, str, str]:
         trace: System = await stack.enter_async_context(system(state_db, queue_db, tmp_path))
-        done = await trace.got("acme|writer", "POST", "/v1/dags/shop/versions", json={"yaml": DAG})
-        await trace.got("acme|writer", "PUT", "/v1/dags/shop/active", json={"dag_version_id": done["dag_version_id"]})
+        await trace.deploy("shop", DAG)
         files = ensure_certificates(tmp_path / "tls", datetime.now(UTC))
         service = Listener("gateway", "127.0.0.1", 0, public_api(DispatcherClient(trace.inside), trace.identity))
         listeners = open_listeners([service], TlsSettings(ca=files.ca, cert=files.cert, key=files.key))

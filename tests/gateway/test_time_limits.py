@@ -9,7 +9,8 @@ import httpx
 import pytest
 
 from tests.support.systems.gateway import DAG, System, system
-from tracelake.wire.user_calls import CALLS, LARGE_DAG_SECONDS
+from tracelake.wire.call import LARGE_DAG_SECONDS
+from tracelake.wire.user_calls import CALLS
 
 pytestmark = pytest.mark.anyio
 
@@ -27,9 +28,7 @@ async def test_a_deploy_is_given_the_time_that_hundreds_of_jobs_take(trace: Syst
         waited[request.url.path] = request.extensions["timeout"]["read"]
 
     trace.inside.event_hooks["request"].append(note)
-    made = await trace.got("acme|writer", "POST", "/v1/dags/shop/versions", json={"yaml": DAG})
-    body = {"dag_version_id": made["dag_version_id"]}
-    await trace.got("acme|writer", "PUT", "/v1/dags/shop/active", json=body)
+    await trace.deploy("shop", DAG)
     await trace.got("acme|reader", "GET", "/v1/dags")
     assert waited == {
         "/internal/v1/dags/shop/versions": LARGE_DAG_SECONDS,

@@ -155,6 +155,7 @@ def path_of(call: Call) -> str:
         {
             "dag": "shop",
             "job": "fetch",
+            "request": A_TASK,
             "task": A_TASK,
             "dataset": "shop_orders",
             "publish": A_TASK,
@@ -162,6 +163,8 @@ def path_of(call: Call) -> str:
             "alert": "whales",
             "channel": "ops",
             "delivery": A_TASK,
+            "backfill": A_TASK,
+            "release": A_TASK,
         }
     )
 

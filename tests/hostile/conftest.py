@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.support.spark.session import shared_session
+from tests.support.spark.session import shared_session, with_generated_code
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -12,4 +12,4 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="package")
 def spark() -> SparkSession:
-    return shared_session()
+    return with_generated_code(shared_session())

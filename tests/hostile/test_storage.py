@@ -22,9 +22,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.dispatcher.test_listeners import Listeners, opened
 from tests.support.cases.hostile_storage import ESCAPES, GLOBS, MARKED, PREFIXES
 from tests.support.dispatcher.control import control_for
+from tests.support.dispatcher.listeners import Listeners, opened
 from tests.support.dispatcher.staged_files import folder_of, staged
 from tests.support.session_policy import allows
 from tests.support.tokens import CLAIMS

@@ -11,7 +11,6 @@ from typing import Any, TypeVar
 from uuid import UUID, uuid4
 
 import psycopg
-import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
@@ -285,7 +284,6 @@ def guard_transitions(dsn: str) -> None:
         )
 
 
-@pytest.mark.timeout(600)
 def test_the_task_machine_agrees_with_its_table(state_db: str, queue_db: str, tmp_path: Path) -> None:
     guard_transitions(state_db)
     TaskMachine.dsns, TaskMachine.folder = (state_db, queue_db), tmp_path

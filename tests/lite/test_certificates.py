@@ -20,6 +20,7 @@ import pytest
 from cryptography import x509
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
+from tests.support.waiting import SECONDS
 from tracelake.errors import SetupError
 from tracelake.lite.certificates import ensure_certificates
 from tracelake.runtime.tls import TlsFiles, client_context, reload_if_changed, server_context
@@ -350,7 +351,7 @@ print(files.ca.read_text(), files.cert.read_text(), files.notes)
         process.stdin.write("go\n")
         process.stdin.flush()
     for process in processes:
-        output, _ = process.communicate(timeout=30)
+        output, _ = process.communicate(timeout=SECONDS)
         answers.add(output)
     assert len(answers) == 1
     assert answers.pop().endswith("()\n")
@@ -375,7 +376,7 @@ def listener(context: ssl.SSLContext) -> Iterator[int]:
         for listener in listeners:
             listener.shutdown(socket.SHUT_RDWR)
         for thread in threads:
-            thread.join(10)
+            thread.join(SECONDS)
         for listener in listeners:
             listener.close()
 
@@ -387,7 +388,7 @@ def _serve(listener: socket.socket, context: ssl.SSLContext) -> None:
         except OSError:
             return
         with connection:
-            connection.settimeout(10)
+            connection.settimeout(SECONDS)
             try:
                 with context.wrap_socket(connection, server_side=True) as secured:
                     secured.sendall(b"hello")
@@ -399,7 +400,7 @@ def _serve(listener: socket.socket, context: ssl.SSLContext) -> None:
 def greet(port: int, context: ssl.SSLContext, name: str) -> bytes:
     address = "::1" if name == "::1" and socket.has_dualstack_ipv6() else "127.0.0.1"
     with (
-        socket.create_connection((address, port), timeout=10) as connection,
+        socket.create_connection((address, port), timeout=SECONDS) as connection,
         context.wrap_socket(connection, server_hostname=name) as secured,
     ):
         return secured.recv(10)
@@ -407,7 +408,7 @@ def greet(port: int, context: ssl.SSLContext, name: str) -> bytes:
 
 def served(port: int, context: ssl.SSLContext) -> x509.Certificate:
     with (
-        socket.create_connection(("127.0.0.1", port), timeout=10) as connection,
+        socket.create_connection(("127.0.0.1", port), timeout=SECONDS) as connection,
         context.wrap_socket(connection, server_hostname="localhost") as secured,
     ):
         shown = secured.getpeercert(binary_form=True)

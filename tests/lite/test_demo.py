@@ -15,6 +15,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.waiting import SECONDS
+
 DATASETS = (
     *("past_blocks", "past_transactions", "past_logs", "recent_blocks", "recent_transactions", "recent_logs"),
     *("hot_blocks", "transfers", "daily_volume", "blocks_checked", "critical_days"),
@@ -53,7 +55,7 @@ def start(folder: Path) -> subprocess.Popen[str]:
 
 def test_the_demo_shows_everything_finds_it_right_and_touches_nothing_of_yours(folder: Path) -> None:
     process = start(folder)
-    output, _ = process.communicate(timeout=600)
+    output, _ = process.communicate(timeout=SECONDS)
     assert process.returncode == 0, output
     for dataset in DATASETS:
         assert re.search(rf"^  {dataset} .*  yes, ", output, re.MULTILINE), (dataset, output)
@@ -79,14 +81,14 @@ def test_ctrl_c_in_the_middle_of_the_demo_leaves_nothing(folder: Path) -> None:
         if "Access: TLS" in line:
             break
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does
-    output, _ = process.communicate(timeout=200)
+    output, _ = process.communicate(timeout=SECONDS)
     assert (process.returncode, "Traceback" in output) == (130, False), output
     assert left_of(folder) == []
 
 
 def left_of(folder: Path) -> list[str]:
     """Files, and processes that name the folder in their arguments or their environment, or stand in it."""
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + SECONDS
     while (found := [*map(str, folder.iterdir()), *_processes(str(folder))]) and time.monotonic() < deadline:
         time.sleep(0.2)
     return found

@@ -22,7 +22,7 @@ from tracelake.lite.doctor import Finding, examine
 from tracelake.sandbox.bubblewrap import bwraps
 
 NAMES = ["python", "platform", "java", "postgres", "home", "disk", "memory", "open files", "shared memory", "ports"]
-NAMES += ["sandbox", "clock"]
+NAMES += ["sandbox", "queries", "clock"]
 
 
 def test_this_machine_is_examined_from_top_to_bottom_and_nothing_is_left(tmp_path: Path) -> None:
@@ -200,6 +200,16 @@ def test_a_bwrap_that_fails_is_quoted(tmp_path: Path) -> None:
     assert doctor._walls([bwrap]) == Finding("sandbox", ok=True, found=f"user namespaces work, with {bwrap}")
     assert doctor._walls([]).ok is None
     assert bwraps(str(tmp_path))[0] == bwrap
+
+
+def test_without_a_sandbox_or_its_module_spark_runs_all_queries(monkeypatch: pytest.MonkeyPatch) -> None:
+    fine, missing = Finding("sandbox", ok=True, found="works"), Finding("sandbox", None, "missing", "the fix")
+    assert doctor._queries(fine).ok
+    found = doctor._queries(missing)
+    assert (found.ok, found.fix) == (None, "the fix")
+    assert found.found.startswith("Sail has no sandbox: Spark runs all queries")
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
+    assert "pysail is missing: Spark runs all queries" in doctor._queries(fine).found
 
 
 def test_a_container_with_little_memory_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

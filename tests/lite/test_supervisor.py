@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.waiting import until
+from tests.support.waiting import SECONDS, until
 from tracelake.errors import SetupError
 from tracelake.lite.child import FAILURES_BEFORE_HELD_BACK, Child, ChildStatus
 from tracelake.lite.end_orphans import end_sessions, members_of
@@ -251,7 +251,7 @@ def test_when_the_supervisor_is_killed_no_child_survives_it(folder: Path, *, gua
         if guard_too:
             os.kill(guard_of(process.pid), signal.SIGKILL)
         process.kill()
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + SECONDS
     while session in (left := members_of({session})) or (left and not guard_too):
         assert time.monotonic() < deadline, left
         time.sleep(0.05)

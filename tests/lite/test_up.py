@@ -26,7 +26,7 @@ import pytest
 
 from tests.support.postgres import RunningServer
 from tests.support.systems.trace_up import LIGHT, TraceUp, is_restarted, new_folder, short_run, trace_without_java
-from tests.support.waiting import wait_until
+from tests.support.waiting import SECONDS, wait_until
 from tracelake.errors import SetupError
 from tracelake.lite.end_orphans import members_of
 from tracelake.lite.network_ports import free_port
@@ -218,7 +218,7 @@ def test_down_stops_everything_and_leaves_nothing(system: TraceUp) -> None:
     assert stopped.returncode == 0, stopped.stderr
     assert "stopped process" in stopped.stdout
     assert system.process is not None
-    assert system.process.wait(30) == 0
+    assert system.process.wait(SECONDS) == 0
     assert "no process is left" in system.output()
     assert members_of(families) == []
     assert not system.ready_file.exists()
@@ -261,7 +261,7 @@ def test_on_a_terminal_a_live_table_shows_every_process(light: TraceUp) -> None:
     os.close(screen)
     assert light.process is not None
     light.process.send_signal(signal.SIGINT)
-    assert light.process.wait(60) == 0
+    assert light.process.wait(SECONDS) == 0
     reader.join()
     os.close(terminal)
     output = b"".join(shown).decode()
@@ -376,7 +376,7 @@ def test_while_spark_starts_verbs_are_answered_and_detach_does_not_return(folder
     finally:
         families = system.pids()
         os.kill(json.loads((run / "status.json").read_text())["pid"], signal.SIGKILL)
-        assert starting.wait(60) == 1
+        assert starting.wait(SECONDS) == 1
         wait_until(lambda: not members_of(families), "every process has ended")
     assert "the listeners are open" in (system.home / "logs" / "up.log").read_text()
 

@@ -17,6 +17,7 @@ from starlette.applications import Starlette
 
 from tests.support.systems.walk import Walk, walking, working
 from tests.support.verbs import trigger
+from tests.support.waiting import SECONDS
 from tracelake.dispatcher.read_gauges import Gauges
 from tracelake.errors import SetupError, Unauthenticated
 from tracelake.gateway.process import public_api
@@ -226,7 +227,7 @@ async def test_a_scraper_that_stalls_delays_no_other_and_is_closed(monkeypatch: 
         _, stalled = await asyncio.open_connection("127.0.0.1", port)
         stalled.write(b"GET /metrics HTTP/1.1\r\nhost")
         try:
-            async with httpx.AsyncClient(timeout=20) as http:
+            async with httpx.AsyncClient(timeout=SECONDS) as http:
                 assert (await http.get(f"http://127.0.0.1:{port}/metrics")).status_code == 200
         finally:
             stalled.close()
@@ -235,7 +236,7 @@ async def test_a_scraper_that_stalls_delays_no_other_and_is_closed(monkeypatch: 
         for sent in (b"", b"GET /metrics HTTP/1.1\r\nhost"):
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
             writer.write(sent)
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(SECONDS):
                 assert await reader.read() == b""
             writer.close()
 

@@ -15,7 +15,7 @@ from tests.support.dispatcher.control import control_for
 from tests.support.dispatcher.job_chain import claimed, completion
 from tests.support.systems.walk import Walk, walking
 from tests.support.verbs import trigger
-from tests.support.waiting import until
+from tests.support.waiting import SECONDS, until
 from tracelake.dispatcher.control import Control
 from tracelake.dispatcher.maintenance.listen import ListenForReplicas
 from tracelake.dispatcher.signal import Signal
@@ -177,12 +177,12 @@ async def test_what_falls_due_while_a_loop_works_shortens_its_next_sleep() -> No
     with signal.attended():
         signal.due_in(0.01)  # during a step: nothing to wake
         assert not signal._event.is_set()
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(SECONDS):
             await signal.wait(AN_HOUR)
         sleeper = asyncio.create_task(signal.wait(AN_HOUR))
         await asyncio.sleep(0)
         signal.due_in(2 * AN_HOUR)  # later than it wakes anyway
         assert not signal._event.is_set()
         signal.due_in(1)
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(SECONDS):
             await sleeper

@@ -19,7 +19,7 @@ import pytest
 from tests.support.systems.operators import Numbers, OperatorSystem, numbers_dag, operator
 from tests.support.systems.walk import working
 from tests.support.verbs import cancel_task
-from tests.support.waiting import until
+from tests.support.waiting import SECONDS, until
 from tracelake.domain.object_names import Folder
 from tracelake.domain.ranges import Range
 from tracelake.errors import WorkFailed
@@ -57,7 +57,7 @@ async def test_an_input_is_read_at_the_commit_that_was_pinned_at_claim(
 
     def probe(ctx: TaskContext[Any]) -> None:
         held.set()
-        go.wait(60)
+        go.wait(SECONDS)
         seen.append([row.value for row in ctx.inputs[0].dataframe(whole=True).orderBy("block_number").collect()])
         for part in ctx.parts(ctx.outputs[0]):
             ctx.outputs[0].write(ctx.inputs[0].dataframe(), part)
@@ -196,7 +196,7 @@ async def test_a_canceled_task_ends_its_own_spark_jobs_and_no_others(system: Ope
 
     with operator("probe", probe):
         await system.deploy(DAG.replace("max_attempts: 2", ONE_ATTEMPT))
-        async with working(system.worker()), asyncio.timeout(60):
+        async with working(system.worker()), asyncio.timeout(SECONDS):
             for start in (0, 10):
                 await system.trigger("d", "ask", start=start, end=start + 1)
             await until(lambda: all((tmp_path / f"{start}.runs").exists() for start in (0, 10)), "both tasks run")

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import json
-from typing import Any
 
 import pyarrow as pa
 import pytest
 
 from tests.support.chain.encoding import encode
+from tests.support.chain.token_logs import table_of, write, write_logs
 from tests.support.systems.operators import OperatorSystem, operator
 from tests.support.systems.walk import working
-from tracelake.chain.abi.events import ERC20_APPROVAL, ERC20_TRANSFER, ERC721_TRANSFER, read_abi
+from tracelake.chain.abi.events import read_abi
 from tracelake.chain.schemas import BLOCKS, LOGS
 from tracelake.errors import InvalidDag
-from tracelake.operators.api.context import TaskContext
 
 pytestmark = pytest.mark.anyio
 
@@ -31,23 +30,11 @@ jobs:
     outputs: [transfers, approvals]
 publish: {transfers: {job: decode, output: transfers}, approvals: {job: decode, output: approvals}}
 """
-WORD = (7).to_bytes(32, "big")
-WHO = bytes(12) + b"a" * 20
-NOT_AN_ADDRESS = b"b" * 32
 NO_LOGS = (
     "logs is no dataset of logs: it lacks transaction_index (bigint), transaction_hash (binary), log_index (bigint),"
     " address (binary), topic0 (binary), topic1 (binary), topic2 (binary), topic3 (binary), data (binary) (read one"
 )
 TEXTS = pa.schema([field.with_type(pa.string()) if field.name == "topic0" else field for field in LOGS])
-FOUND: list[tuple[bytes | None, list[bytes], bytes]] = [
-    (ERC20_TRANSFER.topic0, [WHO, WHO], WORD),
-    (ERC20_TRANSFER.topic0, [WHO, WHO], WORD[:31]),  # too short for a number
-    (ERC20_TRANSFER.topic0, [NOT_AN_ADDRESS, WHO], WORD),
-    (ERC721_TRANSFER.topic0, [WHO, WHO, WORD], b""),  # the same first topic, but another event
-    (ERC20_APPROVAL.topic0, [WHO, WHO], WORD),
-    (b"c" * 32, [], b""),
-    (None, [], b""),
-]
 
 
 @pytest.mark.parametrize("files", [1, 3])
@@ -149,23 +136,3 @@ async def test_a_custom_abi_makes_rows_with_hashes_for_long_indexed_values(syste
 async def test_an_anonymous_event_cannot_be_selected(system: OperatorSystem) -> None:
     with operator("some_logs", write_logs), pytest.raises(InvalidDag, match="the ABI has no event 'hidden'"):
         await system.deploy(OWN_DAG.replace("[named]", "[hidden]"))
-
-
-def write_logs(ctx: TaskContext[Any]) -> None:
-    write(ctx, table_of(FOUND))
-
-
-def write(ctx: TaskContext[Any], table: pa.Table) -> None:
-    for part in ctx.parts(ctx.outputs[0]):
-        ctx.outputs[0].write_table(table, part)
-
-
-def table_of(logs: list[tuple[bytes | None, list[bytes], bytes]]) -> pa.Table:
-    rows = []
-    for place, (first, topics, data) in enumerate(logs):
-        row: dict[str, Any] = {field.name: 0 if pa.types.is_integer(field.type) else b"" for field in LOGS}
-        row |= {"block_number": 3, "log_index": place, "address": b"t" * 20, "data": data, "topic0": first}
-        row |= dict.fromkeys(("topic1", "topic2", "topic3"))
-        row |= {f"topic{number}": topic for number, topic in enumerate(topics, 1)}
-        rows.append(row)
-    return pa.Table.from_pylist(rows, LOGS)

@@ -12,22 +12,23 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
-from uuid import UUID, uuid4
+from uuid import UUID
 
 import psycopg
 import pytest
 
-from tests.operators.test_evm_decode import write_logs
-from tests.sink.test_alerts import STANDARD, alerts_of, event, publish
 from tests.support.chain.devchain import Devchain, running
+from tests.support.chain.token_logs import write_logs
 from tests.support.dispatcher.control import PULL
 from tests.support.operators import registered
 from tests.support.programs.blocked_worker import blocked_worker, event_status, files_of, held_in, swept
 from tests.support.systems.chain import ChainSystem, rows_of, truth
 from tests.support.systems.operators import OperatorSystem, operator
 from tests.support.systems.sink import SinkSystem
+from tests.support.systems.sink_alerts import STANDARD, alerts_of, event, publish
 from tests.support.systems.walk import working
-from tests.support.verbs import invalidate, pause_source
+from tests.support.verbs import pause_job
+from tests.support.waiting import SECONDS
 from tracelake.dispatcher.maintenance.delete_applied_batches import DeleteAppliedBatches
 from tracelake.store.identity import find_user
 
@@ -202,7 +203,6 @@ async def killed(
             yield KilledSystem(replace(system, resources=resources), sink, chain, killed_settings)
 
 
-@pytest.mark.timeout(600)
 async def test_two_killed_workers_leave_orphan_files_and_the_third_attempt_commits(
     killed: KilledSystem,
 ) -> None:
@@ -210,7 +210,6 @@ async def test_two_killed_workers_leave_orphan_files_and_the_third_attempt_commi
     await what_is_read(killed)
     await system.deploy(DAG)
     await system.trigger("d", "go", start=0, end=4)
-    await decode_again(system)
     left = {}
     for attempt, how in enumerate(("in the middle", "at the end"), 1):
         async with stopped_by_locks(killed, attempt), blocked_worker({**killed.killed_settings, "hold": how}):
@@ -229,7 +228,10 @@ async def test_two_killed_workers_leave_orphan_files_and_the_third_attempt_commi
 
 
 async def what_is_read(killed: KilledSystem) -> None:
-    """Numbers and logs as files, a buffered table, hot tables, and alert events to route."""
+    """Numbers and logs as files, a buffered table, hot tables, and alert events to route.
+
+    The jobs that read them are deployed later, and catch up with what is there.
+    """
     system = killed.system
     (system.folder / "files" / "in").mkdir()
     held_in(system.folder).mkdir()
@@ -242,21 +244,13 @@ async def what_is_read(killed: KilledSystem) -> None:
     async with working(system.worker()):
         await system.trigger("rows", "ask", start=0, end=19)
         await killed.chain.until_followed(await killed.chain.version("live", "follow"))
-        await pause_source(system.walk.control, user, "live", "follow")
+        await pause_job(system.walk.control, user, "live", "follow")
         await system.settled()
     await killed.sink.settled()
     await system.deploy(WATCH)
     alerts = await alerts_of(killed.sink, "acme")
     await publish(killed.sink, [event(alerts["whales"], f"k{number}") for number in range(EVENTS)])
     await killed.sink.settled()
-
-
-async def decode_again(system: OperatorSystem) -> None:
-    """It follows logs, which exist already."""
-    org = system.walk.org
-    await invalidate(
-        system.walk.control, org.id, org.user, "logs", start=0, end=4, reason="to see it done", request_id=uuid4()
-    )
 
 
 @asynccontextmanager
@@ -280,7 +274,7 @@ async def stopped_by_locks(killed: KilledSystem, attempt: int) -> AsyncIterator[
 async def all_stand_still(killed: KilledSystem, attempt: int) -> dict[str, UUID]:
     """Return the tasks by job, when all of them are blocked."""
     locked = {1: {"by_quality", "by_route"}, 2: {"by_route"}}[attempt]
-    async with asyncio.timeout(180):
+    async with asyncio.timeout(SECONDS):
         while True:
             tasks = {row["name"]: row["id"] for row in await killed.system.fetch(RUNNING_TASKS, attempt)}
             held = {path.name for path in held_in(killed.system.folder).iterdir()}

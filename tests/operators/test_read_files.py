@@ -251,6 +251,16 @@ async def test_a_broken_file_is_refused_once_by_name_and_a_folder_named_as_a_fil
     assert await system.rows("loaded") == [{"id": 1}]
 
 
+async def test_the_pattern_applies_to_a_path_of_one_file_too(system: OperatorSystem) -> None:
+    written(system, a__csv="id\n1\n")
+    await system.deploy(dag("{path: in/a.csv, format: csv, pattern: 'b*'}"))
+    await system.run("d", "ask")
+    assert "in/a.csv is a file whose name does not match b*" in await system.error("load")
+    await system.deploy(dag("{path: in/a.csv, format: csv, pattern: 'a*'}"))
+    await system.run("d", "ask")
+    assert await system.rows("loaded") == [{"id": 1}]
+
+
 async def test_the_error_names_a_file_whose_name_is_not_utf8(system: OperatorSystem) -> None:
     folder = written(system) / "in"
     folder.mkdir()

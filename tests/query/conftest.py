@@ -43,12 +43,12 @@ async def system(
     tmp_path_factory: pytest.TempPathFactory,
     spark: SparkSession,
 ) -> AsyncIterator[QuerySystem]:
-    """One for all tests of this folder, with the default engine: they only read, or make their own data."""
+    """One for all tests of this folder, with Spark alone: they only read, or make their own data."""
     dsns: dict[str, str] = {
         name: postgres.create_database(f"{name}_{uuid4().hex[:12]}", template(name)) for name in NAMES
     }
     # No test here needs to end Spark, and a loaded machine must not cause it.
-    limits = {"max_bytes": MEGABYTES * 1024 * 1024, "concurrency": 3, "stuck_seconds": 120.0}
+    limits = {"max_bytes": MEGABYTES * 1024 * 1024, "concurrency": 3, "stuck_seconds": 120.0, "engine": "spark"}
     folder = tmp_path_factory.mktemp("system") / "Jörg's folder"  # Spark must get it unchanged
     folder.mkdir()
     async with started_system(dsns, folder, spark, **limits) as bare, with_rows(bare) as system:
@@ -57,6 +57,15 @@ async def system(
 
 @pytest.fixture(scope="package")
 async def auto_system(system: QuerySystem) -> AsyncIterator[QuerySystem]:
-    """A service over the same rows with `query.engine` set to `auto`."""
+    """A service over the same rows with both engines."""
     async with another_service(system, engine="auto") as other:
         yield other
+
+
+@pytest.fixture(params=["spark", "auto"])
+def either(request: pytest.FixtureRequest, system: QuerySystem) -> QuerySystem:
+    """Both services in turn: for tests of what holds whichever engine runs a query."""
+    if request.param == "spark":
+        return system
+    found: QuerySystem = request.getfixturevalue("auto_system")
+    return found

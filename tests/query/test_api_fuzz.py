@@ -24,7 +24,12 @@ QUERIES = ("SELECT 1 AS x", "SELECT value FROM orders LIMIT 2", "SELECT * FROM t
 async def test_no_input_makes_a_listener_of_the_query_service_fail(system: QuerySystem) -> None:
     schema: Any = schemathesis.openapi.from_dict(document())
     operations = {item.label: item for item in (found.ok() for found in schema.get_all_operations())}
-    listeners = {"POST /v1/query": system.query_internal, "POST /v1/task/query": system.task_api}
+    listeners = {
+        "POST /v1/query": system.query_internal,
+        "GET /internal/v1/datasets/{dataset}/verify": system.query_internal,
+        "GET /internal/v1/datasets/{dataset}/diff": system.query_internal,
+        "POST /v1/task/query": system.task_api,
+    }
     assert set(listeners) == set(operations)
     await system.make("feed", 1400, 1401)
     token = (await system.claimed()).capability_token

@@ -55,6 +55,14 @@ async def test_a_query_prints_a_table_csv_json_parquet_or_arrow(system: QuerySys
     assert pa.ipc.open_stream(out).read_all().num_rows == 2
 
 
+async def test_a_query_shows_which_engine_ran_it(system: QuerySystem, auto_system: QuerySystem, tmp_path: Path) -> None:
+    count, other = "SELECT count(*) AS n FROM orders", "SELECT stddev(value) AS s FROM orders"
+    asked = ((system, count), (auto_system, count), (auto_system, other))
+    shown = [(await trace(service, "query", sql, home=tmp_path))[1].decode() for service, sql in asked]
+    assert ["on Sail" in text for text in shown] == [False, True, False]
+    assert ["on Spark" in text for text in shown] == [True, False, True]
+
+
 async def test_datasets_sample_shows_rows_as_of_a_commit(system: QuerySystem, tmp_path: Path) -> None:
     code, out, err = await trace(system, "datasets", "sample", "orders", "--limit", "3", "--json", home=tmp_path)
     assert (code, json.loads(out)["row_count"]) == (0, 3), err
@@ -62,6 +70,28 @@ async def test_datasets_sample_shows_rows_as_of_a_commit(system: QuerySystem, tm
     count = "SELECT count(*) AS n FROM orders"
     _, out, _ = await trace(system, "query", count, "--as-of", f"orders={commit}", "--json", home=tmp_path)
     assert json.loads(out)["rows"] == [[ROWS]]
+
+
+async def test_diff_shows_what_two_commits_have_and_exits_with_1_if_they_differ(
+    system: QuerySystem, tmp_path: Path
+) -> None:
+    await system.make("feed", 7000, 7004)
+    await system.make("feed", 7005, 7006)
+    code, out, err = await trace(system, "diff", "feed", "--key", "block_number", home=tmp_path)
+    assert code == 1, err
+    shown = out.decode()
+    assert "keys only in B" in shown
+    assert "7005" in shown
+    code, out, _ = await trace(system, "diff", "feed", "--rows", "1", "--json", home=tmp_path)
+    found = json.loads(out)
+    assert (code, found["only_a"], found["only_b"], len(found["differing"])) == (1, 0, 2, 1)
+    last = str(found["b"]["commit"])
+    assert (await trace(system, "diff", "feed", last, last, "--range", "7000-7006", home=tmp_path))[0] == 0
+    generation = found["b"]["dataset_version"]
+    code, out, err = await trace(system, "diff", "feed", generation, home=tmp_path)
+    assert (code, f"generation {generation}" in out.decode()) == (0, True), err
+    code, _, err = await trace(system, "diff", "feed", "--range", "9-1", home=tmp_path)
+    assert (code, "Traceback" in err) == (1, False), err
 
 
 async def test_a_refused_query_prints_its_code_and_exits_with_1(system: QuerySystem, tmp_path: Path) -> None:

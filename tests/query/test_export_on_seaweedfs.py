@@ -11,6 +11,7 @@ import pytest
 
 from tests.support.systems.query import QuerySystem
 from tests.support.systems.walk import TOKEN
+from tests.support.waiting import SECONDS
 from tracelake.domain.object_names import Folder, ObjectName
 from tracelake.errors import TraceError
 from tracelake.lite.seaweedfs import SeaweedFS
@@ -32,7 +33,7 @@ async def test_a_user_exports_to_the_default_location_with_the_key_of_the_servic
     async with (
         serves as listeners,
         httpx.AsyncClient(
-            base_url=listeners["query_internal"], verify=system.context, headers=headers, timeout=120
+            base_url=listeners["query_internal"], verify=system.context, headers=headers, timeout=SECONDS
         ) as listener,
     ):
         answer = await listener.post("/v1/query", json={"sql": "SELECT 42 AS answer", "export": {}})

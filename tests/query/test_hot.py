@@ -9,8 +9,8 @@ from uuid import UUID, uuid4
 import psycopg
 import pytest
 from psycopg import sql
-from psycopg.conninfo import make_conninfo
 
+from tests.support.data_reader import reader_of
 from tests.support.spark.hot_tables import chain, hot_table, rows_of
 from tests.support.systems.query import SharedSpark
 from tracelake.adapters.objects_disk import DiskObjects
@@ -36,20 +36,7 @@ SUM = "SELECT count(*) AS n, sum(content) AS s FROM live"
 
 @pytest.fixture
 def reader(data_db: str) -> str:
-    """The DSN of a role with the grants of role query in `roles_data.sql`."""
-    name = f"reader_{uuid4().hex[:8]}"
-    with psycopg.connect(data_db, autocommit=True) as admin:
-        role = sql.Identifier(name)
-        admin.execute(sql.SQL("CREATE ROLE {} LOGIN PASSWORD 'x'").format(role))
-        admin.execute(sql.SQL("ALTER ROLE {} SET default_transaction_read_only = on").format(role))
-        admin.execute(sql.SQL("GRANT USAGE ON SCHEMA hot, buffered, trace_meta TO {}").format(role))
-        admin.execute(sql.SQL("GRANT SELECT ON ALL TABLES IN SCHEMA trace_meta TO {}").format(role))
-        for schema in (sql.SQL("hot"), sql.SQL("buffered")):
-            made = sql.SQL("ALTER DEFAULT PRIVILEGES IN SCHEMA {} GRANT SELECT ON TABLES TO {}")
-            admin.execute(made.format(schema, role))
-        database = sql.Identifier(admin.info.dbname)
-        admin.execute(sql.SQL("GRANT CONNECT ON DATABASE {} TO {}").format(database, role))
-    return make_conninfo(data_db, user=name, password="x")
+    return reader_of(data_db)
 
 
 def filled(dsn: str, contents: list[int]) -> HotTable:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import re
 import subprocess
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,23 +12,18 @@ import httpx
 import psycopg
 import pytest
 
-from tests.support.child_process import trace_process
 from tests.support.spark.hot_tables import chain, hot_table, rows_of
-from tests.support.systems.processes import is_ready
 from tests.support.systems.query import ROWS, QuerySystem
+from tests.support.systems.query_process import COUNT, a_service, answered, family, members
 from tests.support.systems.walk import TOKEN
-from tests.support.waiting import until
+from tests.support.waiting import SECONDS, until
 from tracelake.data.hot.tables import ensure
 from tracelake.data.hot.writer import rewrite
 from tracelake.domain.object_names import Folder
-from tracelake.lite.network_ports import free_port
-from tracelake.runtime.http_client import AsyncClient
-from tracelake.settings import EndpointSettings, ObjectSettings
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.anyio
 HOT_ROWS = 20
 LAST = "SELECT count(*) AS n FROM thought"
-COUNT = "SELECT count(*) AS n FROM orders"
 MANY = "SELECT a.value, b.value AS v FROM " + ", ".join(f"orders {name}" for name in "abcdefg")  # noqa: S608 - a query of a test
 BOMB = "SELECT length(listagg(cast(a.value AS string))) AS n FROM " + ", ".join(  # noqa: S608
     f"orders {name}" for name in "abcdef"
@@ -40,70 +33,21 @@ LOOPS = "SELECT count(*) AS n FROM " + ", ".join(f"orders t{n}" for n in range(1
 """A task in a nested loop, which never checks for an interrupt."""
 
 
-@asynccontextmanager
-async def a_service(
-    system: QuerySystem, home: Path, stuck_seconds: float = 1.0
-) -> AsyncIterator[tuple[subprocess.Popen[bytes], httpx.AsyncClient]]:
-    port = free_port()
-    settings = system.settings.model_copy(
-        update={
-            "home": home,
-            "objects": ObjectSettings(folder=system.operators.walk.control.objects.root),  # type: ignore[attr-defined]
-            "endpoints": EndpointSettings(dispatcher_internal=system.operators.walk.listeners["dispatcher_internal"]),
-            "query": system.settings.query.model_copy(update={"internal_port": port, "stuck_seconds": stuck_seconds}),
-        }
-    )
-    headers = {"X-Trace-Worker-Token": TOKEN, "X-Trace-User": "reader"}
-    url, log = f"https://127.0.0.1:{port}", home.parent / f"{home.name}.log"
-    with trace_process("query", settings, log) as process:
-        async with AsyncClient(base_url=url, verify=system.context, headers=headers, timeout=300) as listener:
-            await until_ready(process, listener, log)
-            yield process, listener
-
-
-async def until_ready(process: subprocess.Popen[bytes], listener: httpx.AsyncClient, log: Path) -> None:
-    async def ready() -> bool:
-        assert process.poll() is None, log.read_text()  # noqa: ASYNC240 - it has failed
-        return await is_ready(listener)
-
-    await until(ready, "the Query service is ready", every=0.1, ignoring=(httpx.TransportError,))
-
-
-async def answered(listener: httpx.AsyncClient, sql: str) -> list[list[int]]:
-    """Retry while the error is retryable."""
-    async with asyncio.timeout(240):
-        while True:
-            answer = await listener.post("/v1/query", json={"sql": sql})
-            if answer.is_success:
-                found: list[list[int]] = answer.json()["rows"]
-                return found
-            assert answer.json()["error"]["retryable"], answer.text
-            await asyncio.sleep(0.2)
-
-
-def family(leader: int) -> list[int]:
-    """The processes in the session of a process that started one."""
-    found = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdecimal():
-            try:
-                fields = (entry / "stat").read_text().rpartition(")")[2].split()
-            except OSError:
-                continue
-            if int(fields[3]) == leader and fields[0] != "Z":
-                found.append(int(entry.name))
-    return found
-
-
-def members(leader: int, word: str) -> list[int]:
-    """Those whose command has this word."""
-    found = []
-    for pid in family(leader):
-        with suppress(OSError):
-            words = Path(f"/proc/{pid}/cmdline").read_text().split("\0")[:4]
-            if word in {Path(word).name for word in words}:
-                found.append(pid)
-    return found
+async def test_with_sail_the_process_answers_without_spark_and_reads_hot_rows(
+    system: QuerySystem, tmp_path: Path
+) -> None:
+    await a_hot_table(system)
+    async with a_service(system, tmp_path / "home", engine="auto") as (process, listener):
+        answers = [(await listener.post("/v1/query", json={"sql": sql})).json() for sql in (COUNT, LAST)]
+        assert [(answer["rows"], answer["engine"]) for answer in answers] == [
+            ([[ROWS]], "sail"),
+            ([[HOT_ROWS]], "sail"),
+        ]
+        assert not members(process.pid, "java")
+        process.terminate()
+        await asyncio.to_thread(process.wait)
+        assert not family(process.pid)
+    assert not (tmp_path / "home" / "work" / "sail").exists()
 
 
 async def test_the_service_survives_the_loss_of_spark_and_a_kill_leaves_no_processes(
@@ -150,10 +94,12 @@ def exports(system: QuerySystem) -> tuple[set[str], set[str]]:
 async def until_loops_cost_it_its_spark(process: subprocess.Popen[bytes], listener: httpx.AsyncClient) -> None:
     """Retry if the time limit was over before the task had begun."""
     (java,) = members(process.pid, "java")
-    async with asyncio.timeout(240):
+    seconds = 5
+    async with asyncio.timeout(SECONDS):
         while members(process.pid, "java") == [java]:
-            await listener.post("/v1/query", json={"sql": LOOPS, "timeout_seconds": 5})
+            await listener.post("/v1/query", json={"sql": LOOPS, "timeout_seconds": seconds})
             await asyncio.sleep(2)
+            seconds *= 2
     # Counted when the JVM has ended; once more if the next one was used too.
     await until(lambda: counted(listener), "it is counted that Spark was ended")
 

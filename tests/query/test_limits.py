@@ -10,9 +10,9 @@ import httpx
 import pytest
 
 from tests.query.conftest import MEGABYTES
-from tests.support.systems.query import ROWS, QuerySystem
+from tests.support.systems.query import FOREVER, ROWS, QuerySystem
 from tests.support.systems.walk import TOKEN
-from tests.support.waiting import until
+from tests.support.waiting import SECONDS, until
 from tracelake.errors import Busy
 from tracelake.query.slots import Slots
 from tracelake.runtime.http_client import AsyncClient
@@ -20,9 +20,6 @@ from tracelake.runtime.listeners import refusal_response
 
 pytestmark = pytest.mark.anyio
 ADMIN = "test|acme"
-GROUPS = "SELECT row_number() OVER (PARTITION BY a.value, b.value ORDER BY a.value) AS r FROM orders a, orders b"
-FOREVER = f"SELECT sum(g.r) AS n FROM ({GROUPS}) g, " + ", ".join(f"orders t{n}" for n in range(6))  # noqa: S608 - a query of a test
-"""Hours of nested loops; between two groups of the window Spark checks for an interrupt."""
 
 
 async def works(system: QuerySystem) -> None:
@@ -75,7 +72,7 @@ async def test_slots_for_users_are_not_given_to_tasks(system: QuerySystem) -> No
 
 
 async def until_counted(system: QuerySystem, **wanted: int) -> None:
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(SECONDS):
         while True:
             answer = await system.query_internal.get("/metrics", headers={"authorization": f"Bearer {TOKEN}"})
             counts = dict(re.findall(r'^trace_queries_in_progress{state="(\w+)"} (\S+)$', answer.text, re.MULTILINE))

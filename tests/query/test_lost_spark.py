@@ -13,13 +13,13 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.query.test_killed import COUNT, a_service, answered, members
 from tests.support.systems.query import ROWS, QuerySystem
+from tests.support.systems.query_process import COUNT, a_service, answered, members
 from tests.support.systems.walk import TOKEN
-from tests.support.waiting import until
+from tests.support.waiting import SECONDS, until
 from tracelake.settings import QuerySettings
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.anyio
 LIMIT = 5
 CORES = 2
 """Cores that one query may use."""
@@ -39,8 +39,9 @@ Service = tuple[subprocess.Popen[bytes], httpx.AsyncClient]
 
 @pytest.fixture(scope="module")
 async def service(system: QuerySystem, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Service]:
-    usual = QuerySettings().stuck_seconds
-    async with a_service(system, tmp_path_factory.mktemp("service"), stuck_seconds=usual) as running:
+    """With time limits that no query reaches on a busy machine, unless it gives its own."""
+    home, usual = tmp_path_factory.mktemp("service"), QuerySettings().stuck_seconds
+    async with a_service(system, home, usual, timeout_seconds=SECONDS, wait_seconds=SECONDS) as running:
         yield running
 
 
@@ -69,11 +70,11 @@ async def test_a_query_that_no_interrupt_ends_uses_little_more_than_its_time_lim
     await answered(listener, COUNT)
     java = await java_of(process)
     before = processor_seconds(java) or 0
-    spent, times = before, 0
-    async with asyncio.timeout(300):
-        while processor_seconds(java) is not None:  # repeated if the time limit was over before its tasks had begun
-            began, times = spent, times + 1
-            request = asyncio.create_task(listener.post("/v1/query", json={"sql": sql, "timeout_seconds": LIMIT}))
+    spent, allowed, limit = before, JAVA_ITSELF, LIMIT
+    async with asyncio.timeout(SECONDS):
+        while processor_seconds(java) is not None:
+            began = spent
+            request = asyncio.create_task(listener.post("/v1/query", json={"sql": sql, "timeout_seconds": limit}))
             while (now := processor_seconds(java)) is not None and (
                 not request.done() or await running_queries(listener)
             ):
@@ -84,13 +85,15 @@ async def test_a_query_that_no_interrupt_ends_uses_little_more_than_its_time_lim
             await asyncio.wait({request})
             if not request.cancelled():
                 assert error_of(request.result()) == (504, "query_timeout", True)
+            allowed += CORES * (limit + 2)
+            limit *= 2  # the time was over before its tasks had begun: on a busy machine planning takes longer
     # Processor time, not wall time, which depends on the load of the machine.
-    assert spent - before < times * CORES * (LIMIT + 2) + JAVA_ITSELF
+    assert spent - before < allowed
     assert await answered(listener, COUNT) == [[ROWS]]
 
 
 async def java_of(process: subprocess.Popen[bytes], other_than: int = 0) -> int:
-    async with asyncio.timeout(120):
+    async with asyncio.timeout(SECONDS):
         while True:
             for java in members(process.pid, "java"):
                 if java != other_than:

@@ -3,33 +3,21 @@
 from __future__ import annotations
 
 import pytest
-from prometheus_client.parser import text_string_to_metric_families
 
 from tests.support.systems.query import ROWS, QuerySystem
-from tests.support.systems.walk import TOKEN
 
 pytestmark = pytest.mark.anyio
-
-
-async def counters(system: QuerySystem) -> dict[tuple[str, str], float]:
-    """The value of each metric, by its name and the values of its labels."""
-    answer = await system.query_internal.get("/metrics", headers={"authorization": f"Bearer {TOKEN}"})
-    return {
-        (sample.name, " ".join(sample.labels.values())): sample.value
-        for family in text_string_to_metric_families(answer.text)
-        for sample in family.samples
-    }
 
 
 async def test_queries_are_counted_by_caller_and_outcome_with_rows_bytes_and_seconds(
     system: QuerySystem,
 ) -> None:
     await system.rows("reader", "SELECT 1 AS x")
-    before = await counters(system)
+    before = await system.counters()
     assert len(await system.rows("reader", "SELECT value FROM orders")) == ROWS
     await system.refused("reader", "SELECT a_telling_name FROM orders")
     await system.refused("reader", "SELECT 1 / (value - value) AS x FROM orders")
-    after = await counters(system)
+    after = await system.counters()
     for name, labels, more in (
         ("trace_queries_total", "user answered", 1),
         ("trace_queries_total", "user refused", 2),
@@ -43,7 +31,7 @@ async def test_queries_are_counted_by_caller_and_outcome_with_rows_bytes_and_sec
 
 async def test_running_and_waiting_queries_and_sessions_are_metrics(system: QuerySystem) -> None:
     await system.rows("reader", "SELECT 1 AS x")
-    now = await counters(system)
+    now = await system.counters()
     assert now["trace_queries_in_progress", "waiting"] == 0
     assert now["trace_queries_in_progress", "running"] == 0
     assert now["trace_query_sessions", "kept"] == system.spark.pool.kept >= 1

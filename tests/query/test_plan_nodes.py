@@ -56,6 +56,14 @@ def test_a_job_may_nest_thirty_calls(case: str, spark: SparkSession) -> None:
     assert rows.columns == ["y"]
 
 
+def test_columns_of_a_having_inside_of_functions_are_accepted(spark: SparkSession) -> None:
+    """Spark leaves a mark of its analysis around them."""
+    text = "SELECT x FROM t GROUP BY x HAVING every(equal_null(z, z)) IS NOT NULL"
+    checked = check_sql(text, {"t"}, bounded=False)
+    rows = select(spark, checked, {"t": spark.sql("SELECT 5 AS x, 6 AS z")})
+    assert [tuple(row) for row in rows.collect()] == [(5,)]
+
+
 def test_threads_that_read_the_first_plan_concurrently_can_read_more_plans(spark: SparkSession) -> None:
     """Each may compile its own reader, and later use the reader of another."""
     plan_nodes._reader.cache_clear()

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.support.waiting import SECONDS
 from tracelake.query.sessions import Sessions
 from tracelake.query.spark import QuerySpark
 from tracelake.spark.configuration import SparkOptions
@@ -29,7 +30,7 @@ async def test_a_caller_cancelled_during_the_start_of_spark_does_not_cancel_the_
         nonlocal starts
         starts += 1
         begun.set()
-        assert proceed.wait(60)
+        assert proceed.wait(SECONDS)
         return spark
 
     own = QuerySpark(SparkOwner(SparkOptions(tmp_path), tmp_path, start), kept=1)

@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from tests.query.test_limits import FOREVER
 from tests.support import ROOT
-from tests.support.systems.query import QuerySystem
+from tests.support.systems.query import FOREVER, QuerySystem
 from tests.support.systems.runner import invocation, settings_for
 from tests.support.systems.udf import bundle
 from tests.support.udf.lambda_functions import NODE, PYTHON, event_of
+from tests.support.waiting import SECONDS
 from tracelake.sandbox.bubblewrap import choose_isolation
 from tracelake.settings import Settings
 from tracelake.udf.object_stores import Stores
@@ -147,7 +147,7 @@ async def query_result(
             "NODE_EXTRA_CA_CERTS": str(system.operators.walk.ca),
         },
     )
-    async with asyncio.timeout(120):
+    async with asyncio.timeout(SECONDS):
         out, _ = await child.communicate(event_of(claimed))
     assert child.returncode == 0
     return json.loads(out)

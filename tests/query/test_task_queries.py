@@ -47,6 +47,15 @@ async def test_a_task_reads_the_datasets_of_its_token_as_of_the_commit_of_its_cl
     assert (row["task_id"], row["attempt"], row["user_id"]) == (claimed.task.task_id, claimed.attempt, None)
 
 
+async def test_sail_shows_a_task_the_rows_that_the_dag_lets_it_see(auto_system: QuerySystem) -> None:
+    await auto_system.make("feed", 910, 911)
+    claimed = await auto_system.claimed()
+    answer = (await auto_system.ask_as(claimed, "SELECT count(*) AS n, max(block_number) AS m FROM hide")).json()
+    assert (answer["rows"], answer["engine"]) == ([[15, 14]], "sail")
+    none = (await auto_system.ask_as(claimed, "SELECT count(*) AS n FROM hide WHERE block_number >= 15")).json()
+    assert (none["rows"], none["engine"]) == ([[0]], "sail")
+
+
 async def test_a_task_of_another_organisation_reads_its_own_rows(system: QuerySystem) -> None:
     await system.make("feed", 5, 6, org=system.rival)
     theirs = await system.claimed(org=system.rival)

@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.sink.test_alerts import STANDARD
 from tests.support.child_process import trace_process
 from tests.support.spark.session import shared_session
-from tests.support.systems.runner import SECONDS
+from tests.support.systems.sink_alerts import STANDARD
 from tests.support.systems.udf import DAG, RUNTIMES, UdfSystem, udf_system
-from tests.support.waiting import until
+from tests.support.waiting import SECONDS, until
 from tracelake.dispatcher.alerts.edit import create_alert
+from tracelake.dispatcher.runtimes import call_functions
 from tracelake.domain.crash_points import POINTS
 from tracelake.sandbox.process import process_tree, runs
 from tracelake.settings.telemetry import FaultSettings
@@ -55,8 +55,11 @@ def anyio_backend() -> str:
 
 @pytest.fixture(scope="module")
 async def system(udf_dsns: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[UdfSystem]:
-    async with udf_system(udf_dsns, tmp_path_factory.mktemp("udf"), shared_session()) as made:
-        yield made
+    with pytest.MonkeyPatch.context() as patch:
+        # It is missing a dozen times here: how long a Dispatcher then waits would be most of the test.
+        patch.setattr(call_functions, "AWAY_SECONDS", (0.1, 0.5))
+        async with udf_system(udf_dsns, tmp_path_factory.mktemp("udf"), shared_session()) as made:
+            yield made
 
 
 @contextmanager
@@ -180,7 +183,6 @@ def test_every_point_of_the_runner_is_hit_on_some_runtime() -> None:
     assert {*HIT["lambda"], *HIT["ecs_udf"]} == {*AT_RUNNER, *AT_WRAPPER}
 
 
-@pytest.mark.timeout(400)
 @pytest.mark.parametrize("runtime", RUNTIMES)
 async def test_a_runner_killed_at_any_point_loses_nothing_and_doubles_nothing(
     system: UdfSystem, tmp_path: Path, runtime: str

@@ -10,8 +10,8 @@ import msgspec
 import pytest
 
 from tests.support.dispatcher.control import an_org, deployed_and_active
-from tests.support.systems.runner import DAG, INVOKE_TOKEN, SECONDS, RunnerSystem, invocation
-from tests.support.waiting import until
+from tests.support.systems.runner import DAG, INVOKE_TOKEN, RunnerSystem, invocation
+from tests.support.waiting import SECONDS, until
 from tracelake.sandbox.process import runs
 from tracelake.udf.process import PATH, PLACES
 

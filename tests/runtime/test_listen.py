@@ -9,13 +9,13 @@ import signal
 import asyncpg
 import pytest
 
+from tests.support.waiting import SECONDS
 from tracelake.runtime import listen as module
 from tracelake.runtime.background import in_background
 from tracelake.runtime.listen import listen, pool_connection
 from tracelake.store.db import open_pool
 
 pytestmark = pytest.mark.anyio
-SECONDS = 60
 LISTENER = (
     "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'trace test'"
     " AND pid <> pg_backend_pid()"

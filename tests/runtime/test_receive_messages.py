@@ -10,15 +10,14 @@ from typing import Any, cast
 
 import pytest
 
-from tests.support.waiting import until
+from tests.support.waiting import SECONDS, until
 from tracelake.adapters.queue_pg import PgQueue
 from tracelake.errors import InvalidRequest
 from tracelake.ports import Delivery, Outgoing
-from tracelake.runtime.receive_messages import FreeSlots, receive_messages
+from tracelake.runtime.receive_messages import Ask, FreeSlots, receive_messages
 from tracelake.sink.drain import Sink
 
 pytestmark = pytest.mark.anyio
-SECONDS = 60
 
 
 class WatchedQueue(PgQueue):
@@ -100,6 +99,10 @@ async def test_a_queue_that_refuses_does_not_end_the_loop(queue_db: str) -> None
 async def _collect(queue: PgQueue, slots: FreeSlots, stop: asyncio.Event, batches: list[int]) -> None:
     """Until the first batch."""
     minute = timedelta(minutes=1)
-    async for deliveries in receive_messages(queue, "buffer", slots, stop, visibility=minute, count=lambda free: free):
+
+    def ask(free: int) -> Ask:
+        return Ask({"buffer": free}, free)
+
+    async for deliveries in receive_messages(queue, slots, stop, visibility=minute, ask=ask):
         batches.append(len(deliveries))
         return

@@ -1,14 +1,57 @@
-"""The order of the tests names files that there are, and those that share a Spark session run together."""
+"""The order of the tests names files that there are, and those that share a Spark session run together.
+
+And a run goes on when several of its processes die.
+"""
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 from tests.support.schedule import SHARED_SPARK, SLOWEST, UNITS
+from tests.support.waiting import SECONDS
 
 ROOT = Path(__file__).parents[2]
-ALONE = ("tests/runner/",)
-"""Uses the session for a moment only: most of its time goes by in other processes."""
+ORDERED = """
+import os
+from pathlib import Path
+
+from tests.support.schedule import SlowestFirst
+from tests.support.waiting import wait_until
+
+HERE = Path(__file__).parent
+NEXT = {"gw2": "gw3.begun", "gw3": "ran"}
+
+def pytest_xdist_make_scheduler(config, log):
+    return SlowestFirst(config, log)
+
+def pytest_collection(session):
+    # The first of the next two is given tests while the second is still collecting.
+    if (worker := os.environ.get("PYTEST_XDIST_WORKER")) in NEXT:
+        (HERE / f"{worker}.begun").touch()
+        wait_until((HERE / NEXT[worker]).exists, "the other one is so far")
+"""
+DEADLY = """
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.support.waiting import wait_until
+
+HERE = Path(__file__)
+
+def test_dies():
+    HERE.with_suffix(".died").touch()
+    wait_until(lambda: len(list(HERE.parent.glob("*.died"))) == 2, "both processes are here")
+    os._exit(1)
+
+@pytest.mark.parametrize("number", range(2))  # a process begins its last test when it knows of no other
+def test_after(number):
+    (HERE.parent / "ran").touch()
+"""
 
 
 def test_every_file_and_folder_that_is_named_is_there() -> None:
@@ -19,6 +62,17 @@ def test_every_file_and_folder_that_is_named_is_there() -> None:
 def test_tests_that_share_the_spark_session_are_in_a_unit_of_several_files() -> None:
     users = [path for path in (ROOT / "tests").rglob("*.py") if "shared_session()" in path.read_text()]
     users = [path for path in users if path != ROOT / "tests/support/spark/session.py" and path != Path(__file__)]
-    together = (*SHARED_SPARK, *UNITS["chain walk"], *ALONE)
+    together = (*SHARED_SPARK, *UNITS["chain walk"], *UNITS["runner"])
     assert len(users) > len(SHARED_SPARK) // 2
     assert [str(path.relative_to(ROOT)) for path in users if not str(path.relative_to(ROOT)).startswith(together)] == []
+
+
+def test_when_two_processes_die_their_other_tests_are_run_and_only_two_fail(tmp_path: Path) -> None:
+    (tmp_path / "conftest.py").write_text(ORDERED)
+    for name in ("one", "two"):
+        (tmp_path / f"test_{name}.py").write_text(DEADLY)
+    argv = [sys.executable, "-m", "pytest", "-n", "2", str(tmp_path)]
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    env.pop("PYTEST_XDIST_WORKER", None)  # of the process that runs this test
+    done = subprocess.run(argv, cwd=tmp_path, env=env, capture_output=True, text=True, check=False, timeout=SECONDS)
+    assert "2 failed, 4 passed" in done.stdout, done.stdout + done.stderr

@@ -32,6 +32,8 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from tests.support.waiting import SECONDS
+
 ROOT = Path(__file__).resolve().parents[2]
 SETUP = ROOT / "tools" / "setup_env.py"
 LOCK = (ROOT / "requirements.lock").read_text(encoding="utf-8").splitlines()
@@ -127,7 +129,7 @@ class Tree:
     def run(self, *options: str, **env: str) -> subprocess.CompletedProcess[str]:
         environment = {**self.env, **env}
         return subprocess.run(
-            self.command(*options), env=environment, capture_output=True, text=True, timeout=60, check=False
+            self.command(*options), env=environment, capture_output=True, text=True, timeout=SECONDS, check=False
         )
 
     def start(self, **env: str) -> subprocess.Popen[str]:
@@ -211,7 +213,7 @@ def test_a_killed_set_up_leaves_no_process_running(tree: Tree) -> None:
         connection, _ = server.accept()
         with connection:
             killed.kill()
-            connection.settimeout(10)
+            connection.settimeout(SECONDS)
             while connection.recv(65536):
                 pass  # the request; then the end, when the orphan is gone too
         killed.communicate()
@@ -228,13 +230,13 @@ def test_a_second_set_up_waits_and_a_stopped_one_says_so(tree: Tree) -> None:
             assert second.stdout is not None
             assert second.stdout.readline() == "Another set-up is at work in this checkout; waiting for it.\n"
             first.send_signal(signal.SIGINT)
-            out, err = first.communicate(timeout=90)
+            out, err = first.communicate(timeout=SECONDS)
             refused(
                 subprocess.CompletedProcess([], first.returncode, out, err),
                 "Set-up stopped; run it again to go on.",
                 130,
             )
-            out, err = second.communicate(timeout=60)
+            out, err = second.communicate(timeout=SECONDS)
             assert (second.returncode, err) == (0, "")
             assert "uv did not manage (The package index could not be reached" in out
             assert "Set up in" in out
@@ -380,7 +382,9 @@ def run_as(prelude: str, tree: Tree, *options: str, **env: str) -> subprocess.Co
     script = tree.command()[1]
     code = f"import runpy, sys; {prelude}; sys.argv = {[script, *options]}; "
     command = [sys.executable, "-c", code + f"runpy.run_path({script!r}, run_name='__main__')"]
-    return subprocess.run(command, env={**tree.env, **env}, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(
+        command, env={**tree.env, **env}, capture_output=True, text=True, timeout=SECONDS, check=False
+    )
 
 
 def test_a_python_without_the_means_to_make_an_environment(tmp_path: Path) -> None:

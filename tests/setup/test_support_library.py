@@ -11,6 +11,8 @@ TESTS = ROOT / "tests"
 SUPPORT = TESTS / "support"
 BY_NAME = ("upgrade/make_home.py",)
 """Run by hand for a release."""
+SCENARIOS = ("faults/test_fences_matter.py",)
+"""Runs tests of other files, as what must fail without a fence."""
 USERS = [path for folder in ("tests", "bench", "tools") for path in (ROOT / folder).rglob("*.py")]
 TEXTS = {path: path.read_text(encoding="utf-8") for path in USERS}
 
@@ -26,6 +28,16 @@ def test_modules_that_are_no_tests_are_in_the_library() -> None:
     elsewhere = [name for name in tracked if not name.startswith("tests/support/") and (ROOT / name).exists()]
     usual = re.compile(r".*/(test_\w+|conftest|__init__)\.py")
     assert [name for name in elsewhere if not usual.fullmatch(name)] == []
+
+
+def test_test_files_import_nothing_from_one_another() -> None:
+    others = re.compile(r"^(?:from|import) (?:tests\.\w+\.(test_\w+)|tests\.\w+ import (test_\w+))", re.MULTILINE)
+    found = {
+        str(path.relative_to(TESTS)): {name for names in others.findall(text) for name in names if name} - {path.stem}
+        for path, text in TEXTS.items()
+        if TESTS in path.parents
+    }
+    assert [path for path, names in found.items() if names and path not in SCENARIOS] == []
 
 
 def test_every_helper_is_used() -> None:

@@ -4,38 +4,30 @@ from __future__ import annotations
 
 import asyncio
 import json
-import re
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
-from pathlib import Path
-from typing import Any
-from uuid import UUID, uuid4
+from uuid import uuid4
 
 import pytest
 
-from tests.support.dispatcher.control import Org, an_org
+from tests.support.dispatcher.control import an_org
 from tests.support.operators import registered
 from tests.support.systems.delivery import SETTINGS, Receiver
 from tests.support.systems.sink import SinkSystem
+from tests.support.systems.sink_alerts import STANDARD, alerts_of, event, publish
 from tests.support.systems.walk import working
 from tests.support.waiting import until
 from tracelake.delivery.post import Sender
 from tracelake.delivery.send_alerts import AlertSender
 from tracelake.delivery.targets import Targets
-from tracelake.dispatcher.alerts.edit import create_alert, update_alert
-from tracelake.dispatcher.alerts.edit_channels import create_channel
 from tracelake.domain.dag.catalog import OperatorSpec
 from tracelake.domain.dag.model import Storage
 from tracelake.operators.alert_route import NOWHERE, STRANGERS
 from tracelake.operators.api.context import Resources
 from tracelake.store.db import open_pool
-from tracelake.store.identity import find_user
-from tracelake.wire.alert_messages import AlertChange, AlertRequest, ChannelRequest
 
 pytestmark = pytest.mark.anyio
 
-PAGE = (Path(__file__).parents[2] / "docs" / "how-to" / "raise_alerts.md").read_text(encoding="utf-8")
-STANDARD = "publish:\n" + re.findall(r"\npublish:\n(.*?)```", PAGE, re.DOTALL)[0]
 WATCH = f"""
 name: watch
 jobs:
@@ -67,37 +59,6 @@ def outside() -> Iterator[None]:
     """A job whose tasks no worker of ours takes: the test is their code."""
     with registered(outside=OperatorSpec(lambda config: [], frozenset({"ecs_udf"}), storages=(Storage.BUFFERED,))):  # noqa: ARG005
         yield
-
-
-async def alerts_of(system: SinkSystem, slug: str, url: str = "https://example.org/") -> dict[str, UUID]:
-    """Alert `whales` to two channels, `quiet` to none, `off` disabled."""
-    control = system.walk.control
-    user = await find_user(control.pool, f"test|{slug}")
-    assert user is not None
-    for name in ("ops", "page"):
-        await create_channel(control.pool, user, ChannelRequest(name=name, url=url, secret="s" * 20))
-    made = {}
-    for name, channels in (("whales", ["ops", "page"]), ("quiet", []), ("off", ["ops"])):
-        done = await create_alert(control.pool, user, AlertRequest(name=name, severity="critical", channels=channels))
-        made[name] = done.alert_definition_id
-    await update_alert(control.pool, user, "off", AlertChange(enabled=False))
-    return made
-
-
-def event(alert: UUID | str, key: str, **more: Any) -> dict[str, Any]:
-    return {
-        "alert_definition_id": str(alert),
-        "dedupe_key": key,
-        "event_time": "2026-01-31T12:00:00.25+02:00",
-        "severity": "critical",
-        **more,
-    }
-
-
-async def publish(system: SinkSystem, rows: list[dict[str, Any]], org: Org | None = None) -> None:
-    producer = await system.producer(org)
-    await producer.publish(rows)
-    await producer.complete()
 
 
 async def routed(system: SinkSystem, count: int) -> None:

@@ -8,11 +8,12 @@ from collections.abc import Callable
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from tests.support import ROOT
 from tests.support.child_process import program
+from tests.support.systems.sink import parquet
+from tests.support.waiting import SECONDS
 from tracelake.data.buffered.batch_fault import BatchFault
 from tracelake.data.buffered.check_batch import CheckLimits, check_batch
 from tracelake.domain.buffered import Column, Declaration
@@ -27,12 +28,6 @@ PARQUET = "application/vnd.apache.parquet"
 STREAM = "application/vnd.apache.arrow.stream"
 FILE = "application/vnd.apache.arrow.file"
 TOO_MUCH = "unpacks to more than 1048576 bytes"
-
-
-def parquet(table: pa.Table, **more: Any) -> bytes:
-    out = io.BytesIO()
-    pq.write_table(table, out, **{"compression": "zstd", **more})
-    return out.getvalue()
 
 
 def arrow(table: pa.Table, compression: str | None = None, new: Callable[..., Any] = pa.ipc.new_stream) -> bytes:
@@ -163,7 +158,7 @@ def _varint(value: int, size: int = 0) -> bytes:
 
 
 def test_real_decompression_bombs_are_refused_by_a_process_with_less_memory() -> None:
-    run = subprocess.run(program("sink_bombs"), cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
+    run = subprocess.run(program("sink_bombs"), cwd=ROOT, capture_output=True, text=True, timeout=SECONDS, check=False)
     assert run.returncode == 0, run.stderr[-2_000:]
     assert run.stdout.splitlines() == [
         f"{name}: the batch unpacks to more than {256 * MIB} bytes" for name in ("pages", "values", "buffers")

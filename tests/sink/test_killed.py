@@ -16,11 +16,12 @@ from uuid import UUID, uuid4
 import psycopg
 import pytest
 
-from tests.faults.test_crash_points import dies_at
 from tests.support.faults.backends import DEADLY
-from tests.support.systems.processes import Caller, ForkServer, System, a_system, calling, running_fork_server
+from tests.support.faults.deaths import dies_at
+from tests.support.systems.caller import Caller, calling
+from tests.support.systems.processes import ForkServer, System, a_system, running_fork_server
 from tests.support.systems.sink import ALERTS, alert, lines
-from tests.support.waiting import until
+from tests.support.waiting import SECONDS, until
 from tracelake.adapters.objects_disk import DiskObjects
 from tracelake.domain.crash_points import POINTS
 from tracelake.domain.storage_locations import buffer_folder
@@ -73,11 +74,7 @@ class Producing:
         assert self.claimed["status"] == "Claimed", self.claimed
 
     async def deploy(self, dag: str, text: str) -> None:
-        status, said = await self.caller.user("POST", f"/dags/{dag}/versions", {"yaml": text})
-        assert status == 200, said
-        version = {"dag_version_id": said["dag_version_id"]}
-        status, said = await self.caller.user("PUT", f"/dags/{dag}/active", version)
-        assert status == 200, said
+        await self.caller.activate(dag, await self.caller.deployed(dag, text))
 
     async def widen(self) -> None:
         """A table of another DAG, and one more column at each call: the sink is notified of it."""
@@ -252,7 +249,7 @@ class _producing:  # noqa: N801 - a verb
 async def _drained(system: System) -> None:
     """Time passes when nothing moves, and not before, so that held messages stay held."""
     left, still = -1, 0
-    async with asyncio.timeout(120):
+    async with asyncio.timeout(SECONDS):
         while now := await system.pool.fetchval(OPEN):
             left, still = now, still + 1 if now == left else 0
             if still and still % 40 == 0:

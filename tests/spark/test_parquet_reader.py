@@ -55,6 +55,15 @@ def test_every_type_round_trips_on_disk_and_s3(spark: SparkSession, tmp_path: Pa
     assert found[0][1] == sorted(map(str, frame.collect()))
 
 
+def test_the_same_rows_make_the_same_bytes_and_other_rows_make_others(spark: SparkSession, tmp_path: Path) -> None:
+    """Whoever compares checksums compares contents: a file holds neither its name nor when it was written."""
+    store, sums = DiskObjects(tmp_path), list[set[str]]()
+    for rows in (EVERY_TYPE, EVERY_TYPE, EVERY_TYPE.replace("range(20)", "range(21)")):
+        files = written(spark.sql(rows), store, Folder("trace", ("same", uuid4().hex)), 1)
+        sums.append({item.file.sha256 for item in files})
+    assert sums[0] == sums[1] != sums[2]
+
+
 @pytest.mark.parametrize(
     "called", ["with a space", "Jörg", "50%20off", "a#b", "x[1]", "{a,b}", "a*", "what?", "back\\", "~+&;'"]
 )

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.waiting import SECONDS
 from tracelake.spark.configuration import SparkOptions, environment, spark_home
 from tracelake.spark.java import Java
 
@@ -53,4 +54,4 @@ def test_the_planner_of_reads_is_forked_with_arrow_loaded(tmp_path: Path) -> Non
         assert struct.unpack(">i", daemon.stdout.read(4))[0] > 0, "it listens, and forks from now on"
         assert "libarrow" in Path(f"/proc/{daemon.pid}/maps").read_text()
         daemon.stdin.close()
-        daemon.wait(60)
+        daemon.wait(SECONDS)

@@ -24,7 +24,7 @@ from tracelake.errors import (
     WrongChain,
     is_platform_fault,
 )
-from tracelake.spark.failures import rebuilt
+from tracelake.spark.failures import rebuilt, spark_failures
 
 
 def fetch(span: Range) -> tuple[dict[str, pa.Table], str]:
@@ -104,3 +104,17 @@ def test_an_unexpected_error_is_reported_without_the_jvm_stack(tmp_path: Path) -
     assert "JVM stacktrace" not in failure.value.message
     assert "\tat org.apache" not in failure.value.message
     assert failure.value.retryable
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "SELECT raise_error('IOException: No space left on device')",
+        "SELECT CAST(concat('IOException: No space left on device', id) AS int) FROM range(2)",
+        "SELECT raise_error(concat('\\n', 'Unavailable: of the query'))",
+    ],
+)
+def test_words_of_a_query_are_no_error_of_the_platform(query: str) -> None:
+    with pytest.raises(WorkFailed) as refused, spark_failures("/config/query"):
+        shared_session().sql(query).collect()
+    assert not is_platform_fault(refused.value.code, retryable=refused.value.retryable)

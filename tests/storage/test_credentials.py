@@ -14,11 +14,12 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from tests.dispatcher.test_listeners import Listeners, opened
 from tests.support.dispatcher.control import control_for
 from tests.support.dispatcher.job_chain import a_task
+from tests.support.dispatcher.listeners import Listeners, opened
 from tests.support.programs.sts_stub import StsStub, an_sts
 from tests.support.verbs import cancel_task
+from tests.support.waiting import SECONDS
 from tracelake.capability.claims import Claims, decode, mint
 from tracelake.capability.jws import parse_token
 from tracelake.dispatcher.credentials.mint import session_name
@@ -161,7 +162,7 @@ async def test_keys_that_come_after_the_attempt_has_ended_are_thrown_away(mintin
     claimed = await minting.listeners.claim()
     minting.sts.held.clear()
     requesting = asyncio.create_task(minting.request_keys(claimed))
-    await asyncio.wait_for(minting.sts.heard.wait(), 60)
+    await asyncio.wait_for(minting.sts.heard.wait(), SECONDS)
     await completed(minting.listeners, claimed)
     minting.sts.held.set()
     status, refusal = await requesting

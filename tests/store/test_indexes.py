@@ -16,24 +16,12 @@ from typing import Any
 import psycopg
 import pytest
 
+from tests.support.indexes import OVER_HISTORY
 from tests.support.postgres import RunningServer
 from tracelake.store.migrate import Database
 from tracelake.store.queries import queries
 
 HOT = {"tasks", "task_attempts", "events", "outbox"}
-# What must be found among finished rows too: a row by its id, and a duplicate by its key.
-OVER_HISTORY = {
-    "tasks_pkey",
-    "idx_tasks_job_dedupe",
-    "idx_tasks_memo",
-    "task_attempts_pkey",
-    "idx_task_attempts_begun",
-    "events_pkey",
-    "events_once",
-    "idx_events_made",
-    "idx_events_dataset",
-    "outbox_pkey",
-}
 
 STATEMENTS = {
     "buffered.republish_lost": {"idx_buffer_publishes_open"},
@@ -57,6 +45,9 @@ STATEMENTS = {
     "outbox.take_entries": {"idx_outbox_pending", "idx_outbox_taken", "outbox_pkey"},
     "relations.prune_audit": {"idx_query_audit_age"},
     "route.route_events": {"events_pkey", "idx_job_inputs_live"},
+    "flow.list_in_flight": {"idx_tasks_in_flight", "idx_tasks_slot_wait"},
+    "flow.worker_load": {"idx_tasks_next_retry"},
+    "route.lock_slots": {"idx_tasks_slot_wait"},
     "route.wake_waiting": {"idx_tasks_slot_wait", "idx_tasks_in_flight"},
     "sources.events_of_request": {"events_once"},
     "sources.start_sources": {"idx_tasks_job_dedupe"},
@@ -72,7 +63,6 @@ IN_ORDER = {
     "lifecycle.retry_due",
     "outbox.take_entries",
     "relations.prune_audit",
-    "route.wake_waiting",
     "user_why.find_last_event",
 }
 """Those that take the first of many in an order that their index has: they sort nothing."""
@@ -141,7 +131,7 @@ def test_hot_tables_are_vacuumed_by_count_not_by_share_of_their_history(state: p
         ("task_attempts", "ended_at, outcome, late, error_message"),
         ("events", "routed_at"),
         ("dataset_heads", "last_commit"),
-        ("dataset_cursors", "cursor_value, updated_at"),
+        ("processed_inputs", "commit_number, cursor_value, read_at, task_id, again"),
         ("operator_state", "state, updated_at"),
         ("sources", "state, state_since, task_id, last_heartbeat, restarts, drain_reason, last_error"),
     ],

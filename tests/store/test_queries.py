@@ -11,7 +11,7 @@ import asyncpg
 import psycopg
 import pytest
 
-from tests.store.test_indexes import OVER_HISTORY
+from tests.support.indexes import OVER_HISTORY
 from tracelake.store.db import STEADY
 from tracelake.store.migrate import Database
 from tracelake.store.queries import FOLDER, queries
@@ -58,7 +58,7 @@ HOT = {
     "outbox": {"look", "take_entries", "mark_entries_done", "postpone_entries", "delete_done_entries"},
 }
 """Statements with a cached plan (`store.db.STEADY`)."""
-LARGE = {"tasks", "task_attempts", "task_inputs", "events", "outbox"}
+LARGE = {"tasks", "task_attempts", "task_inputs", "processed_inputs", "events", "outbox"}
 
 
 @pytest.mark.parametrize(("file", "name"), [(file, name) for file, names in HOT.items() for name in sorted(names)])

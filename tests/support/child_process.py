@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.support import ROOT
+from tracelake.lite.child import Child
 from tracelake.lite.end_orphans import end_sessions
 from tracelake.lite.launch import Launch, spawn
 from tracelake.lite.plan import child_environment
@@ -64,3 +65,20 @@ async def running_program(name: str, *arguments: str, given: object) -> AsyncIte
 def _input(process: asyncio.subprocess.Process) -> Any:
     assert process.stdin is not None
     return process.stdin
+
+
+def speaking_child(name: str, *, works_until: Path) -> Child:
+    """Is ready at once. When it is to end, it works on until that file is there; beside it, it then says so."""
+    program = f"""
+import os, signal, socket, time
+channel, asked = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM), []
+def notify(text): channel.sendto(text.encode(), os.environ["NOTIFY_SOCKET"])
+signal.signal(signal.SIGTERM, lambda *_: asked.append(1))
+notify("READY=1")
+while not asked: notify("WATCHDOG=1"); time.sleep(0.02)
+for _ in range(20): notify("WATCHDOG=1"); time.sleep(0.02)
+open(os.path.join({str(works_until.parent)!r}, f"drains-{{os.getpid()}}"), "w").close()
+while not os.path.exists({str(works_until)!r}): notify("WATCHDOG=1"); time.sleep(0.02)
+"""
+    launch = Launch([sys.executable, "-c", program], env={"PATH": os.defpath}, cwd=Path("/"), stdin=b"{}")
+    return Child(name, lambda: launch)

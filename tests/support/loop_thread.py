@@ -7,6 +7,8 @@ import threading
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
+from tests.support.waiting import SECONDS
+
 T = TypeVar("T")
 
 
@@ -20,7 +22,7 @@ class LoopThread:
         self._started.wait()
 
     def do(self, work: Coroutine[Any, Any, T]) -> T:
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(60)
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(SECONDS)
 
     def close(self) -> None:
         self._loop.call_soon_threadsafe(self._closed.set)

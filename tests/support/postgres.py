@@ -15,7 +15,7 @@ from typing import Any
 import asyncpg
 import psycopg
 
-from tests.support.waiting import until
+from tests.support.waiting import SECONDS, until
 from tracelake.errors import PostgresFailed
 from tracelake.lite.launch import spawn
 from tracelake.lite.postgres import SUPERUSER, Cluster, _last_error, answers, prepare, reset_password
@@ -59,7 +59,7 @@ class RunningServer:
             self._admin = None
         if self.process is not None and self.process.poll() is None:
             self.process.send_signal(how)
-            self.process.wait(30)
+            self.process.wait(SECONDS)
 
     def restart(self, how: signal.Signals = signal.SIGQUIT) -> None:
         self.stop(how)

@@ -22,8 +22,10 @@ SHARED_SPARK = (
 )
 """Those of `tests/support/spark/session.py::shared_session`."""
 UNITS = {
+    "Connect server": ("tests/cluster/test_connect.py", "tests/cluster/test_spark_dies.py"),
     "Query service": ("tests/query/",),
     "chain walk": ("tests/chain_walk/",),  # shares it too, and would make that unit longer than a third of all
+    "runner": ("tests/runner/",),  # the same, and one runner in a system of its own
     "shared Spark": SHARED_SPARK,
 }
 
@@ -32,21 +34,31 @@ SLOWEST = (
     "chain walk",
     "Query service",
     "tests/lite/test_up.py",
-    "tests/runner/test_killed.py",
+    "runner",
+    "Connect server",
     "tests/faults/test_crash_points.py",
     "tests/faults/test_whole_system_storm.py",
-    "tests/lite/test_demo.py",
     "tests/spark/test_session.py",
-    "tests/upgrade/test_former_home.py",
+    "tests/lite/test_demo.py",
     "tests/cluster/test_standalone.py",
+    "tests/upgrade/test_former_home.py",
     "tests/spark/test_class_archive.py",
-    "tests/cluster/test_spark_dies.py",
-    "tests/cluster/test_connect.py",
-    "tests/spark/test_postgres_rows.py",
-    "tests/setup/test_setup_env.py",
-    "tests/runner/test_both_runtimes.py",
-    "tests/delivery/test_deliver.py",
     "tests/faults/test_faulty_queue.py",
+    "tests/lite/test_up_seaweedfs.py",
+    "tests/delivery/test_deliver.py",
+    "tests/spark/test_postgres_rows.py",
+    "tests/faults/test_frozen_and_killed.py",
+    "tests/gateway/test_user_api.py",
+    "tests/chain/test_devchain_input.py",
+    "tests/setup/test_setup_env.py",
+    "tests/cli/test_bad_input.py",
+    "tests/cluster/test_two_workers.py",
+    "tests/cluster/test_secrets.py",
+    "tests/contracts/test_queue.py",
+    "tests/dispatcher/test_listeners.py",
+    "tests/faults/test_cut_at_commit.py",
+    "tests/faults/test_full_home.py",
+    "tests/lite/test_postgres.py",
 )
 """The longest first. What is not named follows, by its number of tests."""
 
@@ -55,6 +67,31 @@ class SlowestFirst(LoadScopeScheduling):  # type: ignore[misc]  # xdist carries 
     def _split_scope(self, nodeid: str) -> str:
         path = str(nodeid).split("::", 1)[0]
         return next((unit for unit, places in UNITS.items() if path.startswith(places)), path)
+
+    def remove_node(self, node: Any) -> str | None:
+        """Gives back what a dead process had not done, and returns the test that it died in: that one has failed.
+
+        xdist would run it again in the next process, for as often as processes may die.
+        """
+        units = self.assigned_work.pop(node)
+        left = {scope: unit for scope, unit in units.items() if not all(unit.values())}
+        if not left:
+            return None
+        died_in = next(iter(left.values()))
+        test = next(name for name, done in died_in.items() if not done)
+        died_in[test] = True
+        self.workqueue.update({scope: unit for scope, unit in left.items() if not all(unit.values())})
+        for other in self.assigned_work:
+            self._reschedule(other)
+        return str(test)
+
+    def _reschedule(self, node: Any) -> None:
+        """Nothing yet for a process that takes the place of a dead one and has not collected its tests.
+
+        xdist would end the whole run where two processes had died and one of the next is quicker than the other.
+        """
+        if node in self.registered_collections:
+            super()._reschedule(node)
 
     def _assign_work_unit(self, node: Any) -> None:
         """The slowest unit that waits, instead of the one with the most tests."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 from uuid import UUID
 
@@ -84,3 +85,19 @@ def b64(data: bytes) -> str:
 
 def as_json(value: Any) -> bytes:
     return json.dumps(value, separators=(",", ":")).encode()
+
+
+PEM, PKCS8 = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8
+PLAIN = serialization.NoEncryption()
+
+
+def put(folder: Path, name: str, content: bytes, mode: int = 0o600) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / name
+    path.write_bytes(content)
+    path.chmod(mode)
+    return path
+
+
+def pem(key: Key) -> bytes:
+    return key.private.private_bytes(PEM, PKCS8, PLAIN)

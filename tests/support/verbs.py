@@ -9,15 +9,18 @@ from tracelake.capability.claims import Claims
 from tracelake.dispatcher.buffers import dead_batches, publish
 from tracelake.dispatcher.bundles import push
 from tracelake.dispatcher.control import Control
-from tracelake.dispatcher.dags import activate, deploy
+from tracelake.dispatcher.dags import activate, deploy, switch
 from tracelake.dispatcher.events import accept
 from tracelake.dispatcher.events import invalidate as invalidating
 from tracelake.dispatcher.events import trigger as triggering
-from tracelake.dispatcher.sources import pause
+from tracelake.dispatcher.flow import pause_job as pauses
+from tracelake.dispatcher.sources import fire_schedules as firing
 from tracelake.dispatcher.tasks import cancel, retry
+from tracelake.domain.event import read_partition
 from tracelake.store.identity import User
 from tracelake.wire.buffer_messages import BufferPublishAnswer, BufferPublishRequest
 from tracelake.wire.output_messages import EventsAnswer, EventsRequest
+from tracelake.wire.source_messages import FiredAnswer
 from tracelake.wire.user_bundles import BundleAnswer, BundleRequest
 from tracelake.wire.user_dags import PauseAnswer
 from tracelake.wire.user_datasets import ReplayAnswer
@@ -29,7 +32,7 @@ async def deploy_dag(control: Control, org_id: UUID, user_id: UUID | None, text:
     return await deploy.deploy_dag(control.pool, org_id, user_id, text, runtimes=runtimes, bucket=bucket)
 
 
-async def activate_dag(control: Control, org_id: UUID, dag_name: str, version_id: UUID) -> activate.Activated:
+async def activate_dag(control: Control, org_id: UUID, dag_name: str, version_id: UUID) -> switch.Activated:
     named = org_id, dag_name, version_id
     return await activate.activate_dag(control.pool, control.after_commit, *named, runtimes=control.runtime_specs())
 
@@ -41,7 +44,9 @@ async def trigger(control: Control, org_id: UUID, dag: str, job: str, **scope: A
 async def invalidate(
     control: Control, org_id: UUID, user_id: UUID, dataset: str | UUID, **span: Any
 ) -> invalidating.Invalidated:
-    return await invalidating.invalidate(control.pool, control.after_commit.outbox, org_id, user_id, dataset, **span)
+    named = {name: span.pop(name) for name in ("start", "end", "partition_key") if name in span}
+    verb, outbox = invalidating.invalidate, control.after_commit.outbox
+    return await verb(control.pool, outbox, org_id, user_id, dataset, scope=read_partition(**named), **span)
 
 
 async def accept_events(control: Control, request: EventsRequest, claims: Claims) -> EventsAnswer:
@@ -68,12 +73,16 @@ async def retry_task(control: Control, org_id: UUID, task_id: UUID) -> RetryAnsw
     return await retry.retry_task(control.pool, control.after_commit, org_id, task_id)
 
 
-async def pause_source(control: Control, user: User, dag: str, job: str) -> PauseAnswer:
-    return await pause.pause_source(control.pool, control.after_commit, user, dag, job)
+async def pause_job(control: Control, user: User, dag: str, job: str) -> PauseAnswer:
+    return await pauses.pause_job(control.pool, control.after_commit, user, dag, job)
 
 
-async def resume_source(control: Control, user: User, dag: str, job: str) -> PauseAnswer:
-    return await pause.resume_source(control.pool, control.after_commit.sources, user, dag, job)
+async def resume_job(control: Control, user: User, dag: str, job: str) -> PauseAnswer:
+    return await pauses.resume_job(control.pool, control.after_commit, user, dag, job)
+
+
+async def fire_schedules(control: Control) -> FiredAnswer:
+    return await firing.fire_schedules(control.pool, control.after_commit)
 
 
 async def announce_bundle(control: Control, user: User, request: BundleRequest) -> BundleAnswer:

@@ -12,7 +12,9 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, TypeVar, cast, overload
 
-SECONDS: Final = 240.0
+SECONDS: Final = 600.0
+"""Less than `timeout` of pytest in `pyproject.toml`. Tests take their deadlines from here, however short the wait is on
+an idle machine."""
 EVERY_SECONDS: Final = 0.02
 EVERY_SECONDS_BLOCKING: Final = 0.05
 

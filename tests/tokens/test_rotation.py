@@ -18,9 +18,9 @@ from typing import Any
 import asyncpg
 import pytest
 
+from tests.support import ROOT
 from tests.support.child_process import program
-from tests.support.tokens import CLAIMS, Clock, Key
-from tests.tokens.test_signer import ROOT, pem, put
+from tests.support.tokens import CLAIMS, Clock, Key, pem, put
 from tracelake.adapters.signer_pem import PemSigner
 from tracelake.capability.claims import Claims, encode, mint
 from tracelake.capability.refusal import Reason, TokenRefused

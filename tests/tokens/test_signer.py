@@ -12,30 +12,16 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 
+from tests.support import ROOT
 from tests.support.child_process import program
-from tests.support.tokens import CLAIMS, Key
+from tests.support.tokens import CLAIMS, PEM, PKCS8, PLAIN, Key, pem, put
+from tests.support.waiting import SECONDS
 from tracelake.adapters.signer_pem import LOCK, PemSigner
 from tracelake.capability.claims import encode, mint
 from tracelake.errors import SetupError, Unavailable
 from tracelake.ports import KeyPlan, Signer
 
 pytestmark = pytest.mark.anyio
-
-ROOT = Path(__file__).parent.parent.parent
-PEM, PKCS8 = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8
-PLAIN = serialization.NoEncryption()
-
-
-def put(folder: Path, name: str, content: bytes, mode: int = 0o600) -> Path:
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / name
-    path.write_bytes(content)
-    path.chmod(mode)
-    return path
-
-
-def pem(key: Key) -> bytes:
-    return key.private.private_bytes(PEM, PKCS8, PLAIN)
 
 
 def modes(folder: Path) -> dict[str, int]:
@@ -205,7 +191,7 @@ def test_a_rotation_killed_at_any_step_leaves_a_whole_key_or_none(tmp_path: Path
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=SECONDS,
         check=False,
     )
     assert killed.returncode == 0, killed.stderr

@@ -17,6 +17,7 @@ from tests.support.dispatcher.control import control_for
 from tests.support.dispatcher.job_chain import claimed
 from tests.support.systems.gateway import System, over
 from tests.support.udf.bundles import BUNDLE, WRITER, dag, deployed, pushed, sha256, triggered, uploaded, zipped
+from tests.support.verbs import activate_dag, deploy_dag
 from tracelake.capability.verifier import Verifier
 from tracelake.dispatcher.control import Control
 from tracelake.dispatcher.http.task_routes import task_api
@@ -26,7 +27,8 @@ from tracelake.lite.seaweedfs import SeaweedFS
 from tracelake.settings import TokenSettings
 from tracelake.store.clock import DatabaseClock
 from tracelake.store.signing_keys import published
-from tracelake.wire.task_messages import UdfRef
+from tracelake.wire.task_messages import FireRef, UdfRef
+from tracelake.wire.user_sources import FireRequest
 from tracelake.wiring import s3_objects
 
 pytestmark = pytest.mark.anyio
@@ -64,6 +66,25 @@ async def test_a_claim_contains_the_bundle_and_its_url_opens_it_without_a_token(
     )
     answer = await listener.get(udf.url)
     assert (answer.status_code, answer.content, answer.headers["content-type"]) == (200, BUNDLE, "application/zip")
+
+
+@pytest.mark.parametrize("runtime", ["ecs_udf", "lambda"])
+async def test_a_function_can_be_a_source_and_is_called_with_what_fired_it(trace: System, runtime: str) -> None:
+    await pushed(trace)
+    udf = f'{{bundle: detector, sha256: "{sha256(BUNDLE)}", handler: main.handler}}'
+    job = f"{{name: fetch, operator: udf, runtime: {runtime}, source: {{kind: manual}}, outputs: [rows], udf: {udf}}}"
+    control = replace(trace.control, invokers=trace.control.invokers | {"function"})
+    (row,) = await control.pool.fetch("SELECT org_id, id FROM users WHERE external_id = $1", WRITER)
+    org, user = row
+    done = await deploy_dag(control, org, user, f"name: watch\njobs: [{job}]\npublish: {{fetched: {{job: fetch}}}}\n")
+    await activate_dag(control, org, done.dag_name, done.dag_version_id)
+    fired = await control.fire_source().fire(org, "watch", "fetch", FireRequest(body={"since": 5}))
+    assert fired.task_id is not None
+    task = (await claimed(control, fired.task_id))[0].task
+    assert task.udf is not None
+    assert task.udf.handler == "main.handler"
+    assert task.fired == FireRef(kind="manual", body={"since": 5})
+    assert len(task.outputs) == 1
 
 
 async def test_a_url_names_the_host_of_the_task_api(trace: System) -> None:

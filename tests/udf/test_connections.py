@@ -11,6 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from tests.support.waiting import SECONDS
 from trace_udf import Refused
 from trace_udf.connections import TRIES, Asked, call, close
 
@@ -80,14 +81,14 @@ def test_a_server_that_takes_too_long_is_called_once_and_its_late_answer_is_drop
     def slow(_: BaseHTTPRequestHandler, n: int) -> tuple[int, bytes]:
         if n == 1:
             heard.set()
-            late.wait(60)
+            late.wait(SECONDS)
         return 200, str(n).encode()
 
     with listener(slow) as (url, came):
         assert call(url, Asked("POST", "/"))[1] == b"0"
         with pytest.raises(Refused, match=r"does not answer: no answer within 0\.2 s") as refused:
             call(url, Asked("POST", "/", seconds=0.2))
-        assert heard.wait(60)  # a busy server may read it only when its caller is gone
+        assert heard.wait(SECONDS)  # a busy server may read it only when its caller is gone
         late.set()
         assert (refused.value.retryable, len(came)) == (True, 2)
         assert call(url, Asked("POST", "/"))[1] == b"2"

@@ -184,7 +184,7 @@ def test_the_same_dag_again_is_the_same_version_and_a_changed_one_is_a_new_versi
     assert (same["deployed"]["created"], same["activated"]["changed"]) == (False, False)
     changed = upgraded.dags / "ranges.yaml"
     changed.write_text(changed.read_text().replace("chunk: 50", "chunk: 100"))
-    new = trace.run("dag", "deploy", str(changed), "--activate")
+    new = trace.run("dag", "deploy", str(changed), "--now")
     assert (new["deployed"]["created"], new["activated"]["changed"]) == (True, True)
     assert new["activated"]["former"] == former["ranges"]["active"]
 

@@ -18,7 +18,7 @@ import pytest
 from tests.support.dispatcher.control import PULL, deployed_and_active
 from tests.support.operators import registered
 from tests.support.systems.walk import Walk, walking, working
-from tests.support.verbs import pause_source, resume_source
+from tests.support.verbs import pause_job, resume_job
 from tests.support.waiting import until
 from tracelake.dispatcher.sources.keep_running import KeepSourcesRunning
 from tracelake.dispatcher.sources.stop_all import release_sources
@@ -141,11 +141,11 @@ async def test_a_pause_stops_it_and_its_end_lets_the_same_run_go_on(walk: Walk) 
         first = await until_source(walk, runs)
         await grown(walk)
         reported = await until_source(walk, lambda row: row is not None and row["progress"] is not None)
-        await pause_source(walk.control, user(walk), "feed", "follow")
+        await pause_job(walk.control, user(walk), "feed", "follow")
         await until_source(walk, waits)
         count = len(await emitted(walk))
         assert follow.runs == 1
-        await resume_source(walk.control, user(walk), "feed", "follow")
+        await resume_job(walk.control, user(walk), "feed", "follow")
         again = await until_source(walk, runs)
         await grown(walk)
     assert first is not None

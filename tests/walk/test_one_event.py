@@ -18,6 +18,7 @@ import pytest
 
 from tests.support.systems.walk import Walk, walking, working
 from tests.support.verbs import trigger
+from tests.support.waiting import SECONDS
 from tracelake.operators.api.outcome import Outcome
 from tracelake.wire.task_messages import TaskPayload
 from tracelake.worker.run_task import run_pure
@@ -92,7 +93,7 @@ async def test_a_worker_that_lost_its_lease_reports_nothing_and_the_retry_counts
 
     def slow(task: TaskPayload) -> Outcome:
         held.set()
-        go.wait(60)
+        go.wait(SECONDS)
         return run_pure(task)
 
     # One slot only: it must not take the second attempt as well.

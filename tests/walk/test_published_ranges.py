@@ -14,6 +14,7 @@ from tests.support.dispatcher.control import PULL, deployed_and_active
 from tests.support.operators import registered
 from tests.support.systems.walk import TOKEN, Walk, walking
 from tests.support.verbs import trigger
+from tests.support.waiting import SECONDS
 from tracelake.wire.message import CAPABILITY_HEADER
 from tracelake.wire.task_messages import Claimed
 from tracelake.wire.user_calls import USER
@@ -69,13 +70,13 @@ class Mill:
             "datasets_published": [{**dataset, **published}],
             "error_message": None,
         }
-        async with httpx.AsyncClient(verify=self._context, timeout=90) as http:
+        async with httpx.AsyncClient(verify=self._context, timeout=SECONDS) as http:
             url = f"{self._walk.listeners['dispatcher_task']}/v1/task/complete"
             return await http.post(url, json=body, headers={CAPABILITY_HEADER: task.capability_token})
 
     async def ranges(self) -> list[PublishedRange]:
         headers = {"X-Trace-Worker-Token": TOKEN, USER: "test|acme"}
-        async with httpx.AsyncClient(verify=self._context, headers=headers, timeout=90) as http:
+        async with httpx.AsyncClient(verify=self._context, headers=headers, timeout=SECONDS) as http:
             answer = await http.get(f"{self._walk.listeners['dispatcher_internal']}/internal/v1/datasets/flour")
         shown = msgspec.json.decode(answer.content, type=DatasetDetail)
         assert shown.published_ranges == len(shown.newest_published_ranges)

@@ -22,7 +22,7 @@ from tests.support.dispatcher.control import PULL, deployed_and_active
 from tests.support.operators import registered
 from tests.support.systems.walk import Holds, Walk, held_task, held_worker, start_held_task, until_set, walking, working
 from tests.support.verbs import cancel_task, trigger
-from tests.support.waiting import until
+from tests.support.waiting import SECONDS, until
 from tracelake.errors import TraceError
 from tracelake.operators.api.context import Resources, TaskApi
 from tracelake.operators.api.outcome import Outcome
@@ -61,7 +61,7 @@ class Line(httpx.AsyncBaseTransport):
 
 
 def tasks_over(walk: Walk, line: Line) -> httpx.AsyncClient:
-    return AsyncClient(base_url=walk.listeners["dispatcher_task"], transport=line, timeout=60)
+    return AsyncClient(base_url=walk.listeners["dispatcher_task"], transport=line, timeout=SECONDS)
 
 
 async def test_a_heartbeat_that_is_refused_for_any_reason_ends_the_work_at_once(
@@ -123,7 +123,7 @@ async def hung_up_on(place: Path, times: int) -> None:
 
     server = await asyncio.start_unix_server(hang_up, place)
     try:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(SECONDS):
             for _ in range(times):
                 await counted.acquire()
     finally:
@@ -140,10 +140,14 @@ async def test_a_queue_that_refuses_its_worker_ends_no_running_task(
         works = replace(held_worker(walk, holds), queue=queue)
         worker = asyncio.create_task(works.work(stop := asyncio.Event()))
         await start_held_task(walk, holds)
-        await out_of_order(queue_db, "receive(text, integer, interval, integer, timestamptz)")
+        await out_of_order(
+            queue_db, "receive_any(text[], integer[], integer, interval, integer, bigint[], timestamptz[])"
+        )
         await queue.counted(2)  # the worker calls, is refused, and calls again
         assert not worker.done()
-        await out_of_order(queue_db, "receive(text, integer, interval, integer, timestamptz)", again=True)
+        await out_of_order(
+            queue_db, "receive_any(text[], integer[], integer, interval, integer, bigint[], timestamptz[])", again=True
+        )
         await trigger(walk.control, walk.org.id, "walk", "ask", cursor=2, request_id=uuid4())
         holds.let_go.set()
         await walk.until("work", ["Completed", "Completed"])
@@ -242,7 +246,7 @@ async def test_a_stopping_worker_does_not_wait_for_the_dispatcher_to_claim_more(
     async with walking(state_db, queue_db, tmp_path, line=lambda _: Cut()) as walk:
         worker = asyncio.create_task(walk.worker("w").work(stop := asyncio.Event()))
         await trigger(walk.control, walk.org.id, "walk", "ask", cursor=1, request_id=uuid4())
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(SECONDS):
             await called.wait()
             stop.set()
             await worker

@@ -30,8 +30,8 @@ from tests.support.systems.walk import (
     walking,
     working,
 )
-from tests.support.verbs import activate_dag, cancel_task, deploy_dag, pause_source, trigger
-from tests.support.waiting import until
+from tests.support.verbs import activate_dag, cancel_task, deploy_dag, pause_job, trigger
+from tests.support.waiting import SECONDS, until
 from tracelake.dispatcher.tasks.stop_signals import Stops
 from tracelake.errors import Unavailable
 from tracelake.runtime.http_client import AsyncClient
@@ -121,7 +121,7 @@ async def test_a_task_that_was_canceled_while_its_worker_was_cut_off_is_ended_wh
     async with walking(state_db, queue_db, tmp_path, line=Line) as walk, running_task(walk) as holds:
         away.set()
         walk.control.after_commit.stops.notify()  # ends the call that waits
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(SECONDS):
             await called_again.wait()
         mark = (await walk.control.after_commit.stops.after("", 0)).mark
         await cancel_task(walk.control, walk.org.id, await held_task(walk), "not wanted any more")
@@ -180,7 +180,7 @@ async def test_a_source_that_is_paused_is_stopped_at_once(walk: Walk) -> None:
     await deployed_and_active(walk.control, walk.org, timed)
     async with working(held_worker(walk, holds)):
         await until_set(holds.begun, holds)
-        await pause_source(walk.control, User(walk.org.user, walk.org.id, "acme", None, "admin"), "feed", "follow")
+        await pause_job(walk.control, User(walk.org.user, walk.org.id, "acme", None, "admin"), "feed", "follow")
         await until_set(holds.stop_requested, holds)
         holds.let_go.set()
 
@@ -195,11 +195,17 @@ async def test_a_waiting_call_is_answered_when_its_dispatcher_stops_and_does_not
                 headers={"X-Trace-Worker-Token": TOKEN},
                 verify=ssl.create_default_context(cafile=walk.ca),
             )
+            # Otherwise it may begin to listen while it stops: the call is answered then, and repeated in vain.
+            await until(lambda: listens(walk), "the Dispatcher listens")
             waiting_call = asyncio.create_task(
                 until_unchanged(DispatcherClient(await outlives.enter_async_context(http)))
             )
             await waiting(walk, 1)
         await waiting_call
+
+
+def listens(walk: Walk) -> bool:
+    return walk.control.metrics.registry.get_sample_value("trace_listening") == 1
 
 
 async def test_a_worker_that_ends_as_soon_as_it_began_leaves_no_connection_open(walk: Walk) -> None:

@@ -12,14 +12,15 @@ import httpx
 import msgspec
 import pytest
 
-from tests.dispatcher.test_alerts import DAG as WATCH
-from tests.dispatcher.test_alerts import a_watch
 from tests.support.cases.specification import has_shape, variants
+from tests.support.dispatcher.alerts import DAG as WATCH
+from tests.support.dispatcher.alerts import a_watch
 from tests.support.dispatcher.control import PULL, Org, deployed_and_active
 from tests.support.dispatcher.staged_files import staged
 from tests.support.operators import registered
 from tests.support.systems.walk import TOKEN, Walk, walking
 from tests.support.verbs import trigger
+from tests.support.waiting import SECONDS
 from tracelake.domain.storage_locations import buffer_folder
 from tracelake.wire.buffer_messages import BufferPublishRequest
 from tracelake.wire.output_messages import CompleteRequest, EventBody
@@ -39,7 +40,7 @@ jobs:
 
 async def fetched(walk: Walk, task: UUID) -> FetchAnswer:
     context, headers = ssl.create_default_context(cafile=walk.ca), {"X-Trace-Worker-Token": TOKEN}
-    async with httpx.AsyncClient(verify=context, headers=headers, timeout=90) as http:
+    async with httpx.AsyncClient(verify=context, headers=headers, timeout=SECONDS) as http:
         url = f"{walk.listeners['dispatcher_internal']}/internal/task-fetch"
         answer = await http.get(url, params={"task_id": str(task)})
     assert answer.status_code == 200, answer.text

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
@@ -18,7 +18,7 @@ import pytest
 from tests.support.dispatcher.control import deployed_and_active
 from tests.support.systems.walk import DAG, Walk, walking, working
 from tests.support.verbs import trigger
-from tests.support.waiting import until
+from tests.support.waiting import SECONDS, until
 from tracelake.operators.api.outcome import Outcome
 from tracelake.ports import Delivery, Queue
 from tracelake.runtime import receive_messages
@@ -53,7 +53,7 @@ class Watched:
     given: list[int] = field(default_factory=list)
 
     async def receive(
-        self, queue: str, *, max_messages: int, visibility: timedelta, wait: timedelta = timedelta()
+        self, queue: str | Mapping[str, int], *, max_messages: int, visibility: timedelta, wait: timedelta = timedelta()
     ) -> list[Delivery]:
         self.waits.append(wait)
         found = list(await self.inner.receive(queue, max_messages=max_messages, visibility=visibility, wait=wait))
@@ -83,7 +83,7 @@ async def test_a_wake_up_stays_with_the_worker_for_as_long_as_its_task_runs(walk
 
     def slowly(task: TaskPayload) -> Outcome:
         runs.set()
-        go.wait(60)
+        go.wait(SECONDS)
         return run_pure(task)
 
     await deployed_and_active(walk.control, walk.org, OFTEN)

@@ -52,6 +52,8 @@ class Task {
     this.inputs = event.inputs ?? [];
     this.outputs = event.outputs ?? [];
     this.scope = event.scope ?? {};
+    /** Of a source: what fired it: `kind`, and the `slot` of a schedule or the `body` of a webhook. */
+    this.fired = event.fired ?? null;
     this.alerts = event.alerts ?? [];
     /** What the job remembers. Set it: it is saved with the completion, or not at all. */
     this.state = event.state ?? null;

@@ -34,6 +34,8 @@ from tracelake.runtime.disk import NO_SPACE
 NOT_OURS: Final = frozenset({errno.ELOOP, errno.ENOTDIR, errno.ENXIO})
 """A link, a file in the place of a folder, a pipe: not an object."""
 
+CHUNK: Final = 1024 * 1024
+
 FULL: Final = re.compile(rf"os error ({'|'.join(str(number) for number in sorted(NO_SPACE))})\b")
 """By the text of obstore's error, which carries no number."""
 
@@ -54,6 +56,11 @@ class DiskObjects:
     def get(self, name: ObjectName) -> bytes:
         with _failures(name), self._opened(name) as file:
             return file.read()
+
+    def chunks(self, name: ObjectName) -> Iterator[bytes]:
+        with _failures(name), self._opened(name) as file:
+            while chunk := file.read(CHUNK):
+                yield chunk
 
     def head(self, name: ObjectName) -> StoredObject | None:
         try:

@@ -22,6 +22,7 @@ from tracelake.settings import ObjectSettings
 
 RETRIES: Final[Any] = {"max_retries": 4, "retry_timeout": timedelta(seconds=30)}
 TIMEOUT: Final = "60s"
+CHUNK: Final = 1024 * 1024
 
 
 @dataclass(frozen=True)
@@ -54,6 +55,11 @@ class S3Objects:
     def get(self, name: ObjectName) -> bytes:
         with _failures(name):
             return obstore.get(self._store(name.bucket), name.key).bytes().to_bytes()
+
+    def chunks(self, name: ObjectName) -> Iterator[bytes]:
+        with _failures(name):
+            for chunk in obstore.get(self._store(name.bucket), name.key).stream(min_chunk_size=CHUNK):
+                yield bytes(chunk)
 
     def head(self, name: ObjectName) -> StoredObject | None:
         try:

@@ -13,8 +13,10 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Coroutine, Iterable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, TypeVar
 from uuid import UUID
@@ -23,12 +25,14 @@ import asyncpg
 import structlog
 
 from tracelake.adapters.queue_pg_connections import OUTAGE, QueueListener, Server
+from tracelake.adapters.queue_pg_turns import Turns
 from tracelake.errors import DatabaseUnavailable, InvalidRequest, SchemaMismatch
 from tracelake.ports import (
     QUEUE_NAME,
     VISIBILITY_LIMIT,
     DeadLetter,
     Delivery,
+    Group,
     MessageId,
     Outgoing,
     QueueDepth,
@@ -48,6 +52,8 @@ SWEEP_SECONDS: Final = 1.0
 """How often a receiver starts at the very front of a queue."""
 SWEEP_MARGIN: Final = timedelta(milliseconds=100)
 """How far before its last delivery a receiver starts otherwise: longer than a publish usually takes to commit."""
+SWEEP_TURNS: Final = SWEEP_MARGIN // timedelta(microseconds=1)
+"""The same in turns."""
 SHORTEST: Final = timedelta(milliseconds=1)
 FRONT: Final = datetime(1970, 1, 1, tzinfo=UTC)
 """Before any message."""
@@ -84,6 +90,7 @@ class PgQueue:
         self._server = Server(dsn, connections)
         self._listener = QueueListener(dsn)
         self._fronts = _Fronts()
+        self._turns: dict[str, Turns] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
         self._closing = False
 
@@ -92,28 +99,35 @@ class PgQueue:
         if messages:
             bodies = [message.body for message in messages]
             delays = [message.delay for message in messages]
+            groups = [message.group for message in messages]
             crash_point("queue.before_publish")
-            await self._call("SELECT pgqueue.publish($1, $2, $3)", queue, bodies, delays)
+            if any(groups):
+                await self._publish_in_turn(queue, bodies, delays, groups)
+            else:
+                await self._call("SELECT pgqueue.publish($1, $2, $3)", queue, bodies, delays)
             crash_point("queue.after_publish")
 
     async def receive(
-        self, queue: str, *, max_messages: int, visibility: timedelta, wait: timedelta = timedelta()
+        self, queue: str | Mapping[str, int], *, max_messages: int, visibility: timedelta, wait: timedelta = timedelta()
     ) -> list[Delivery]:
-        _check_queue(queue)
+        queues = {queue: max_messages} if isinstance(queue, str) else queue
         _check_count(max_messages, "/max_messages")
+        for name, most in queues.items():
+            _check_queue(name)
+            _check_count(most, "/queue")
         _check_duration(visibility, "/visibility", at_least=SHORTEST)
         _check_duration(wait, "/wait")
         until = _now() + wait.total_seconds()
         if not wait:
-            return await self._take(queue, max_messages, visibility, self._fronts.start(queue), until)
-        with self._listener.subscribe(queue) as new_message:
+            deliveries, _ = await self._take(queues, max_messages, visibility, until)
+            return deliveries
+        with self._listener.subscribe(queues) as new_message:
             while True:
                 new_message.clear()  # before the query: a message that arrives after it must wake us
-                start = self._fronts.start(queue)
-                deliveries = await self._take(queue, max_messages, visibility, start, until)
+                deliveries, pause = await self._take(queues, max_messages, visibility, until)
                 if deliveries or _now() >= until:
                     return deliveries
-                await sleep_unless(new_message, min(until - _now(), await self._pause(queue, start, until)))
+                await sleep_unless(new_message, min(until - _now(), pause))
 
     async def extend(self, queue: str, receipts: Sequence[Receipt], visibility: timedelta) -> set[Receipt]:
         _check_duration(visibility, "/visibility", at_least=SHORTEST)
@@ -154,43 +168,54 @@ class PgQueue:
         await self._listener.close()
         await self._server.close()
 
+    async def _publish_in_turn(
+        self, queue: str, bodies: list[bytes], delays: list[timedelta], groups: list[Group | None]
+    ) -> None:
+        turns = self._turns.setdefault(queue, Turns())
+        placed = turns.place(groups)
+        sql = "SELECT pgqueue.publish_in_turn($1, $2, $3, $4, $5, $6)"
+        (row,) = await self._call(sql, queue, bodies, delays, placed.bases, placed.offsets, turns.front)
+        turns.published(groups, placed, row[0])
+
     async def _take(
-        self, queue: str, at_most: int, visibility: timedelta, start: datetime, until: float
-    ) -> list[Delivery]:
-        sql = "SELECT * FROM pgqueue.receive($1, $2, $3, $4, $5)"
+        self, queues: Mapping[str, int], at_most: int, visibility: timedelta, until: float
+    ) -> tuple[list[Delivery], float]:
+        """What is ready, and if nothing is, how long to wait at most for something to be."""
+        sql = "SELECT * FROM pgqueue.receive_any($1, $2, $3, $4, $5, $6, $7)"
         while True:
-            taking = self._call(sql, queue, at_most, visibility, self._max_receives, start, until=until)
-            rows = await self._or_give_back(queue, taking)
+            names = list(queues)
+            starts = [self._fronts.start(name) for name in names]
+            turns, dues = [start.turn for start in starts], [start.due for start in starts]
+            limits = list(queues.values()), at_most, visibility, self._max_receives
+            rows = await self._or_give_back(self._call(sql, names, *limits, turns, dues, until=until))
+            if rows and rows[0]["id"] is None:
+                return [], _pause(rows[0]["next_due"], swept=all(start.due == FRONT for start in starts))
             crash_point("queue.after_receive", when=rows)
             alive = [row for row in rows if row["receipt"] is not None]
             if len(alive) < len(rows):
-                _log_dead(queue, rows)
-            if alive:
-                self._fronts.delivered(queue, max(row["due_at"] for row in alive))
-            if alive or not rows:  # only dead ones: there may be living ones behind them
-                return [_delivery(row) for row in alive]
+                _log_dead(rows)
+            for name in names:
+                self._fronts.delivered(name, [row for row in alive if row["queue"] == name])
+            if alive:  # only dead ones: there may be living ones behind them
+                return [_delivery(row) for row in alive], 0.0
 
-    async def _or_give_back(
-        self, queue: str, taking: Coroutine[Any, Any, list[asyncpg.Record]]
-    ) -> list[asyncpg.Record]:
+    async def _or_give_back(self, taking: Coroutine[Any, Any, list[asyncpg.Record]]) -> list[asyncpg.Record]:
         """A receiver canceled at this moment would leave messages hidden from everybody; they are given back."""
         task = self._spawn(taking)
         try:
             return await asyncio.shield(task)
         except asyncio.CancelledError:
-            self._spawn(self._give_back(queue, task))
+            self._spawn(self._give_back(task))
             raise
 
-    async def _give_back(self, queue: str, taking: asyncio.Task[list[asyncpg.Record]]) -> None:
+    async def _give_back(self, taking: asyncio.Task[list[asyncpg.Record]]) -> None:
         with suppress(DatabaseUnavailable):  # then they are ready again when their visibility ends
-            receipts = [row["receipt"] for row in await taking if row["receipt"] is not None]
-            await self._call("SELECT pgqueue.release($1, $2, $3)", queue, receipts, timedelta())
-
-    async def _pause(self, queue: str, start: datetime, until: float) -> float:
-        """How long to wait at most: until the next message is due, or the next query from the very front."""
-        (row,) = await self._call("SELECT pgqueue.next_due($1, $2)", queue, start, until=until)
-        due = POLL_SECONDS if row[0] is None else max(row[0].total_seconds(), LOCKED_PAUSE_SECONDS)
-        return min(due, POLL_SECONDS if start == FRONT else SWEEP_SECONDS)
+            held: defaultdict[str, list[UUID]] = defaultdict(list)
+            for row in await taking:
+                if row["receipt"] is not None:
+                    held[row["queue"]].append(row["receipt"])
+            for queue, receipts in held.items():
+                await self._call("SELECT pgqueue.release($1, $2, $3)", queue, receipts, timedelta())
 
     async def _settle(self, sql: str, queue: str, receipts: Sequence[Receipt], *more: timedelta) -> set[Receipt]:
         _check_queue(queue)
@@ -222,28 +247,47 @@ class PgQueue:
         return task
 
 
+@dataclass(frozen=True)
+class _Start:
+    """Where to start in a queue: a turn, and among messages without one a moment."""
+
+    turn: int = 0
+    due: datetime = FRONT
+
+
 class _Fronts:
     """Where in each queue to start looking.
 
-    Messages leave a queue in the order in which they fall due, so what stands before the last delivery is mostly
-    gone. Its dead index entries may still be there, when an old snapshot keeps vacuum from them: then every look that
-    starts at the very front steps over all of them, and the queue becomes slower by the minute. A look that starts at
-    the last delivery does not. It can miss a message that was committed late or dropped by another receiver, which is
-    why there is a look at the very front every now and then.
+    Messages leave a queue in the order of their turns, or of the moments at which they fall due, so what stands before
+    the last delivery is mostly gone. Its dead index entries may still be there, when an old snapshot keeps vacuum from
+    them: then every look that starts at the very front steps over all of them, and the queue becomes slower by the
+    minute. A look that starts at the last delivery does not. It can miss a message that was committed late or dropped
+    by another receiver, which is why there is a look at the very front every now and then.
     """
 
     def __init__(self) -> None:
+        self._last_turn: dict[str, int] = {}
         self._last_due: dict[str, datetime] = {}
         self._next_sweep: dict[str, float] = {}
 
-    def start(self, queue: str) -> datetime:
+    def start(self, queue: str) -> _Start:
         if _now() < self._next_sweep.get(queue, 0.0):
-            return self._last_due.get(queue, FRONT)
+            return _Start(self._last_turn.get(queue, 0), self._last_due.get(queue, FRONT))
         self._next_sweep[queue] = _now() + SWEEP_SECONDS
-        return FRONT
+        return _Start()
 
-    def delivered(self, queue: str, due_at: datetime) -> None:
-        self._last_due[queue] = due_at - SWEEP_MARGIN
+    def delivered(self, queue: str, rows: Sequence[asyncpg.Record]) -> None:
+        timed = [row["due_at"] for row in rows if row["turn"] is None]
+        if len(timed) < len(rows):
+            self._last_turn[queue] = max(row["turn"] for row in rows if row["turn"] is not None) - SWEEP_TURNS
+        if rows:  # with a turn: none of the others was due
+            self._last_due[queue] = max(timed, default=rows[0]["looked_at"]) - SWEEP_MARGIN
+
+
+def _pause(next_due: timedelta | None, *, swept: bool) -> float:
+    """How long to wait at most: until the next message is due, or the next query from the very front."""
+    due = POLL_SECONDS if next_due is None else max(next_due.total_seconds(), LOCKED_PAUSE_SECONDS)
+    return min(due, POLL_SECONDS if swept else SWEEP_SECONDS)
 
 
 def _now() -> float:
@@ -252,6 +296,7 @@ def _now() -> float:
 
 def _delivery(row: asyncpg.Record) -> Delivery:
     return Delivery(
+        queue=row["queue"],
         id=MessageId(str(row["id"])),
         receipt=Receipt(str(row["receipt"])),
         body=row["body"],
@@ -271,10 +316,11 @@ def _dead_letter(row: asyncpg.Record) -> DeadLetter:
     )
 
 
-def _log_dead(queue: str, rows: Iterable[asyncpg.Record]) -> None:
+def _log_dead(rows: Iterable[asyncpg.Record]) -> None:
     for row in rows:
         if row["receipt"] is None:
-            log.warning("a message became a dead letter", queue=queue, message=row["id"], receives=row["receives"])
+            dead = {"queue": row["queue"], "message": row["id"], "receives": row["receives"]}
+            log.warning("a message became a dead letter", **dead)
 
 
 def _uuids(receipts: Iterable[Receipt]) -> Iterator[UUID]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any, Final
 
@@ -82,16 +82,18 @@ class QueueListener:
         self._listening: asyncio.Task[None] | None = None
 
     @contextmanager
-    def subscribe(self, queue: str) -> Iterator[asyncio.Event]:
-        """An event that is set whenever the queue may have a new message."""
+    def subscribe(self, queues: Iterable[str]) -> Iterator[asyncio.Event]:
+        """An event that is set whenever one of the queues may have a new message."""
         if self._listening is None:
             self._listening = asyncio.create_task(listen(self._connection, CHANNEL, self._notify))
         event = asyncio.Event()
-        self._waiting[queue].add(event)
+        for queue in queues:
+            self._waiting[queue].add(event)
         try:
             yield event
         finally:
-            self._waiting[queue].remove(event)
+            for queue in queues:
+                self._waiting[queue].remove(event)
 
     async def close(self) -> None:
         if self._listening is not None:

@@ -24,7 +24,7 @@ from tracelake.chain.nodes.rpc_pool import RpcPool
 from tracelake.chain.read_blocks import Wants, read_blocks
 from tracelake.chain.schemas import SCHEMAS
 from tracelake.chain.tables import BATCHES, CheckedBlock
-from tracelake.chain.tip import finalized_number
+from tracelake.chain.tip import finalized_number, heads
 from tracelake.errors import (
     ChainMoved,
     InvalidRequest,
@@ -68,6 +68,17 @@ def fetch_range_sync(
     """For executors of Spark: in an event loop of its own."""
     with _no_search_for_cycles():
         return run(fetch_range(pool, start, end, tables, ask_finalized=ask_finalized))
+
+
+def last_final_sync(pool: RpcPool) -> int | None:
+    """The number of the last final block; None: the chain does not say. In an event loop of its own."""
+    return run(_last_final(pool))
+
+
+async def _last_final(pool: RpcPool) -> int | None:
+    async with RpcClient(pool) as client:
+        found = (await heads(client)).finalized
+    return None if found is None else found.number
 
 
 @contextmanager

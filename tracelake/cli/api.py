@@ -119,6 +119,13 @@ class Remote:
         return response
 
 
+def next_page(following: int | None, current: int) -> int | None:
+    """Where the next page begins; a Gateway that does not advance is refused, instead of being called for ever."""
+    if following is not None and following <= current:
+        raise Refused(f"the page after {current} begins at {following}", hint="the Gateway may have another version")
+    return following
+
+
 def _path(call: Call, parts: Mapping[str, object]) -> str:
     """Quotes each part, so that a name cannot change the path."""
     return "/v1" + call.path.format(**{name: quote(str(value), safe="") for name, value in parts.items()})

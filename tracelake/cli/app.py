@@ -9,10 +9,10 @@ from typing import Annotated
 import typer
 
 from tracelake.cli import printing
-from tracelake.cli.commands.data import alert, dag, dataset, query, udf
+from tracelake.cli.commands.data import alert, dag, dataset, deploy, diff, plan, query, release, udf, verify
 from tracelake.cli.commands.operate import config, db, outbox, processes, sink, token
 from tracelake.cli.commands.start import demo, devchain, doctor, down, status, up
-from tracelake.cli.commands.tasks import invalidate, source, task, trigger, why
+from tracelake.cli.commands.tasks import backfill, gaps, invalidate, job, source, task, trigger, why
 from tracelake.cli.grouped_help import GroupedHelp
 from tracelake.errors import TraceError
 
@@ -51,16 +51,24 @@ app.command("devchain", short_help="Serve a simulated Ethereum chain for tests."
 app.command("status", short_help="Show every process and whether it runs.")(status.status)
 app.command("doctor", short_help="Check whether this machine can run Trace.")(doctor.doctor)
 app.add_typer(dag.app, name="dag")
+app.command("plan", short_help="Show what a change of DAGs would rebuild.")(plan.plan)
+app.command("deploy", short_help="Build DAGs beside the active versions: a release.")(deploy.deploy)
+app.add_typer(release.app, name="release")
 app.add_typer(dataset.app, name="datasets")
 app.add_typer(dataset.app, name="dataset", hidden=True)  # its former name
 app.command("query", short_help="Query datasets with SQL (without SQL: run the query service).")(query.query)
+app.command("diff", short_help="Compare a dataset at two commits, or in two generations.")(diff.diff)
+app.command("verify", short_help="Verify the files and the ledger of a dataset.")(verify.verify)
 app.add_typer(udf.app, name="udf", short_help="User functions: build, test, push and list bundles.")
 app.add_typer(alert.app, name="alert")
 app.add_typer(task.app, name="task")
 app.command("why", short_help="Explain why a task or dataset is in its state.")(why.why)
+app.add_typer(job.app, name="job")
 app.add_typer(source.app, name="source")
 app.command("trigger", short_help="Start a manual source.")(trigger.trigger)
-app.command("invalidate", short_help="Invalidate a range; jobs that read it recompute it.")(invalidate.invalidate)
+app.command("invalidate", short_help="Invalidate a part of a dataset; its readers recompute it.")(invalidate.invalidate)
+app.command("gaps", short_help="List what jobs have not processed; nothing if complete.")(gaps.gaps)
+app.add_typer(backfill.app, name="backfill", short_help="Process a range of the past, or all that jobs lack.")
 app.add_typer(config.app, name="config")
 app.add_typer(db.app, name="db")
 app.add_typer(outbox.app, name="outbox")

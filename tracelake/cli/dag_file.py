@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tracelake.cli import printing
 from tracelake.errors import BadInput, InvalidDag, Problem
 
 if TYPE_CHECKING:
     from tracelake.cli.udf_folders import FromFolder
     from tracelake.domain.dag.catalog import Catalog
     from tracelake.domain.dag.model import Dag
+    from tracelake.wire.user_dags import DagWarning
 
 ELSEWHERE = frozenset({"unknown_dataset", "unknown_alert", "unknown_role"})
 """Only a running system knows whether these names exist."""
@@ -43,6 +47,30 @@ def read_dag_file(file: str) -> DagFile:
     text = with_abi_files(_text_of(file), folder, problems)
     text, bundles = with_udf_folders(text, folder, problems)
     return DagFile(text, bundles, problems)
+
+
+@contextmanager
+def problems_shown(file: str, *, json: bool) -> Iterator[None]:
+    """Prints problems as compilers do, so that editors can jump to them. In JSON they are part of the error."""
+    try:
+        yield
+    except InvalidDag as error:
+        if json:
+            raise
+        for problem in error.problems:
+            printing.err.print(problem_line(file, problem), markup=False)
+        show_warnings(file, error.warnings)
+        sys.exit(1)
+
+
+def problem_line(file: str, problem: Problem | DagWarning, kind: str = "") -> str:
+    suggestion = f" ({problem.suggestion})" if problem.suggestion else ""
+    return f"{file}:{problem.line}:{problem.column}: {kind}{problem.field or 'file'}: {problem.reason}{suggestion}"
+
+
+def show_warnings(file: str, warnings: Sequence[Problem | DagWarning]) -> None:
+    for warning in warnings:
+        printing.err.print(problem_line(file, warning, "warning: "), markup=False)
 
 
 def check_dag_file(source: DagFile) -> Checked:

@@ -11,8 +11,8 @@ if TYPE_CHECKING:
 
 GROUPS: Mapping[str, tuple[str, ...]] = {
     "Start here": ("up", "down", "demo", "devchain", "status", "doctor"),
-    "Work with your data": ("dag", "datasets", "query", "udf", "alert"),
-    "See and steer what runs": ("task", "why", "source", "trigger", "invalidate"),
+    "Work with your data": ("dag", "plan", "deploy", "release", "datasets", "query", "diff", "verify", "udf", "alert"),
+    "See and steer what runs": ("task", "why", "job", "source", "trigger", "invalidate", "gaps", "backfill"),
     "Operate a system": ("config", "db", "outbox", "token"),
     "The processes, one by one (`trace up` starts them all)": (
         "dispatcher",

@@ -17,6 +17,7 @@ Home = Annotated[
     typer.Option("--home", help="The home folder of Trace.", show_default="~/.trace", metavar="DIR"),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Yes = Annotated[bool, typer.Option("--yes", help="Do it without asking.")]
 
 
 def settings_of(home: Path | None, env: Mapping[str, str] = os.environ) -> Settings:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from threading import Event, Thread
 from typing import Any
@@ -41,34 +41,42 @@ err = VisibleConsole(stderr=True, highlight=False, emoji=False, soft_wrap=True)
 
 
 @contextmanager
-def waiting(what: str, *, quiet: bool = False, every: float = 5.0) -> Iterator[None]:
-    """Shows on standard error what the block waits for and how long already: a spinner, or lines in a file."""
+def waiting(what: str, *, quiet: bool = False, every: float = 5.0) -> Iterator[Callable[[str], None]]:
+    """Shows on standard error what the block waits for and how long already: a spinner, or lines in a file.
+
+    Yields a function that changes the text.
+    """
     if quiet:
-        yield
+        yield lambda _: None
     elif err.is_terminal:
         columns = SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn()
         with Progress(*columns, console=err, transient=True) as progress:
-            progress.add_task(visible(what), total=None)
-            yield
+            shown = progress.add_task(visible(what), total=None)
+            yield lambda text: progress.update(shown, description=visible(text))
     else:
-        done = Event()
-        reporter = Thread(target=_report_waiting, args=(what, every, done), daemon=True)
+        done, now = Event(), [what]
+        reporter = Thread(target=_report_waiting, args=(now, every, done), daemon=True)
         reporter.start()
         try:
-            yield
+            yield lambda text: now.__setitem__(0, text)
         finally:
             done.set()
             reporter.join()
 
 
-def _report_waiting(what: str, every: float, done: Event) -> None:
+def _report_waiting(now: Sequence[str], every: float, done: Event) -> None:
     began = time.monotonic()
     while not done.wait(every):
-        err.print(f"{what}: {time.monotonic() - began:.0f} s so far", markup=False)
+        err.print(f"{now[0]}: {time.monotonic() - began:.0f} s so far", markup=False)
 
 
 def as_json(value: Any) -> None:
     sys.stdout.write(json.dumps(value, indent=2, default=str) + "\n")
+
+
+def as_json_line(value: Any) -> None:
+    """One line of a stream of JSON documents; what is not ASCII is escaped."""
+    sys.stdout.write(json.dumps(value, default=str) + "\n")
 
 
 def json_text(document: bytes) -> bytes:

@@ -12,7 +12,7 @@ from tracelake.wire.client import DispatcherClient
 
 MOST_KEPT = 10_000
 
-Key = tuple[UUID, UUID, str]
+ChannelKey = tuple[UUID, UUID, str]
 
 
 class Targets:
@@ -22,7 +22,7 @@ class Targets:
         self._dispatcher = dispatcher
         self._seconds = seconds
         self._monotonic = monotonic
-        self._known: dict[Key, tuple[float, Target | None]] = {}
+        self._known: dict[ChannelKey, tuple[float, Target | None]] = {}
 
     async def of(self, item: WorkItem) -> Target | None:
         """None: the alert was removed, or no longer uses the channel. Unavailable if the Dispatcher does not answer."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -21,6 +21,8 @@ from tracelake.dispatcher.runtimes.call_functions import CallFunctions
 from tracelake.dispatcher.runtimes.known import runtime_specs
 from tracelake.dispatcher.runtimes.run_in_process import run_in_process
 from tracelake.dispatcher.signal import AfterCommit, Signal
+from tracelake.dispatcher.sources.accept_hooks import Hooks
+from tracelake.dispatcher.sources.fire import FireSource
 from tracelake.dispatcher.tasks.claim import Claimer, Payloads
 from tracelake.dispatcher.tasks.complete import Announcer, Completer
 from tracelake.dispatcher.tasks.complete_batch import BatchOptions
@@ -29,12 +31,14 @@ from tracelake.dispatcher.tasks.names import TaskNames
 from tracelake.dispatcher.tasks.renew_lease import Renewer
 from tracelake.domain.bundle.rules import BundleLimits
 from tracelake.domain.dag.catalog import RuntimeSpec
+from tracelake.domain.tiers import TierShares
 from tracelake.ports import CredentialMinter, Invoker, ObjectStore, Queue, Signer
 from tracelake.runtime.metrics import Metrics
 from tracelake.settings import (
     RUNTIMES,
     BundleSettings,
     CredentialSettings,
+    FlowSettings,
     ObjectSettings,
     RuntimeSettings,
     TokenSettings,
@@ -78,8 +82,12 @@ class Control:
     """The name of the alert that a task raises which has failed for good, where its organisation defines one."""
     max_workers_lost: int = 10
     """So many workers may fall silent while they run one task and nothing else; then it has failed for good."""
+    flow: FlowSettings = field(default_factory=FlowSettings)
+    """How the priorities share the places for functions."""
     task_url: str = ""
     """The address of the task API for runners; empty: URLs are given without a host."""
+    hook_secrets: Mapping[str, Sequence[str]] = field(default_factory=dict, repr=False)
+    """Those that sign calls to webhook sources, by name in lower case."""
     home: Path | None = None
     """The home folder: if Postgres does not answer and its disk is full, the error names the disk."""
 
@@ -131,8 +139,15 @@ class Control:
         dispatcher = EntryDispatcher(self.hot, self.queue, self.runtimes, self.replica, functions, run_here)
         return Drain(dispatcher, self.router(), self.wake_ups)
 
+    def hooks(self) -> Hooks:
+        return Hooks(self.hot, self.after_commit, self.hook_secrets, self.clock)
+
+    def fire_source(self) -> FireSource:
+        return FireSource(self.pool, self.after_commit, self.hooks())
+
     def expire_leases(self) -> ExpireLeases:
         return ExpireLeases(self.pool, self.after_commit, self.failure_alert, self.max_workers_lost)
 
     def call_functions(self, invoker: Invoker, most: int) -> CallFunctions:
-        return CallFunctions(self.runtimes, self.claimer(), self.renewer(), self.completer(), invoker, most)
+        shares = TierShares(most, self.flow.normal_share, self.flow.reserved_slots)
+        return CallFunctions(self.runtimes, self.claimer(), self.renewer(), self.completer(), invoker, most, shares)

@@ -12,27 +12,36 @@ from typing import Any
 
 from tracelake.capability.verifier import Verifier
 from tracelake.dispatcher.control import Control
+from tracelake.dispatcher.flow.apply_pressure import ApplyPressure
+from tracelake.dispatcher.flow.set_limits import set_limits
 from tracelake.dispatcher.http.internal_routes import internal_api
 from tracelake.dispatcher.http.task_routes import task_api
 from tracelake.dispatcher.maintenance.cancel_retired import CancelRetired
 from tracelake.dispatcher.maintenance.delete_applied_batches import DeleteAppliedBatches
+from tracelake.dispatcher.maintenance.delete_old_exports import DeleteOldExports
 from tracelake.dispatcher.maintenance.delete_orphan_files import DeleteOrphanFiles
 from tracelake.dispatcher.maintenance.delete_replaced_files import DeleteReplacedFiles
 from tracelake.dispatcher.maintenance.delete_unused_bundles import DeleteUnusedBundles
 from tracelake.dispatcher.maintenance.listen import ListenForReplicas
 from tracelake.dispatcher.maintenance.loop import Loop, Periodic, Work, run_loop, stopped
-from tracelake.dispatcher.maintenance.prune import PruneAudit, PruneLogs, PruneOutbox
+from tracelake.dispatcher.maintenance.prune import PruneAudit, PruneLogs, PruneOutbox, PruneSources
 from tracelake.dispatcher.maintenance.reconcile import Reconciler
+from tracelake.dispatcher.maintenance.remove_left_generations import RemoveLeftGenerations
 from tracelake.dispatcher.maintenance.republish_batches import RepublishBatches
+from tracelake.dispatcher.maintenance.retain import DeleteOldEvents, DeleteOldRows, DeleteOldTasks
 from tracelake.dispatcher.maintenance.rotate_keys import rotate_forever
 from tracelake.dispatcher.maintenance.watch_pools import watch_pools
 from tracelake.dispatcher.outbox.dispatch import EntryDispatcher
+from tracelake.dispatcher.releases.run_releases import RunReleases
 from tracelake.dispatcher.replicas import take_over
 from tracelake.dispatcher.runtimes.call_functions import CallFunctions
 from tracelake.dispatcher.runtimes.known import INVOKERS
 from tracelake.dispatcher.signal import AfterCommit, Signal
+from tracelake.dispatcher.sources.accept_hooks import live_secrets
 from tracelake.dispatcher.sources.keep_running import KeepSourcesRunning
 from tracelake.dispatcher.sources.stop_all import release_sources
+from tracelake.dispatcher.versions.catch_up import CatchUp
+from tracelake.dispatcher.versions.run_backfills import RunBackfills
 from tracelake.ports import CredentialMinter, Invoker, ObjectStore, Queue, Signer
 from tracelake.runtime.listeners import Listener, open_listeners
 from tracelake.runtime.process import Process
@@ -87,10 +96,13 @@ async def main(
             invokers=INVOKERS if invoker else INVOKERS - {"function"},
             bundles=settings.bundles,
             failure_alert=settings.dispatcher.failure_alert,
+            flow=settings.flow,
             max_workers_lost=settings.dispatcher.max_workers_lost,
             task_url=settings.endpoints.dispatcher_task or "",
+            hook_secrets=live_secrets(settings.hook_secrets),
             home=settings.home,
         )
+        await set_limits(pool, settings.runtimes, settings.operators)
         await release_sources(pool, control.after_commit.sources)
         await take_over(pool, replica)
         async with dispatching(control, verifier, settings, invoker):
@@ -144,17 +156,21 @@ async def dispatching(
         opened = open_listeners(listeners, settings.tls, metrics=control.metrics, limits=settings.http)
         addresses = await stack.enter_async_context(opened)
         stack.callback(control.after_commit.stops.close)
+        stack.callback(control.after_commit.schedules.close)
         yield addresses
 
 
 def loops(control: Control, settings: Settings, functions: CallFunctions | None = None) -> list[Loop]:
     beat, pool, objects, kept = settings.dispatcher.beat_seconds, control.pool, control.objects, settings.dispatcher
-    after = control.after_commit
+    after, old = control.after_commit, settings.retention
     scratch, lost = control.places.scratch_bucket, timedelta(seconds=settings.loops.lost_wake_up_seconds)
     signalled: dict[str, tuple[Work, Signal]] = {
         "drain_outbox": (control.drain(functions.signal if functions else None), after.outbox),
         "expire_leases": (control.expire_leases(), after.leases),
         "keep_sources_running": (KeepSourcesRunning(pool, after), after.sources),
+        "catch_up": (CatchUp(pool, after, settings.loops), after.catch_up),
+        "run_backfills": (RunBackfills(pool, after, settings.loops), after.backfills),
+        "run_releases": (RunReleases(pool, after, control.runtime_specs), after.releases),
     }
     if functions is not None:
         signalled["call_functions"] = functions, functions.signal
@@ -170,10 +186,30 @@ def loops(control: Control, settings: Settings, functions: CallFunctions | None 
         "prune_outbox": PruneOutbox(control.hot, timedelta(days=kept.outbox_kept_days)),
         "prune_logs": PruneLogs(control.hot, timedelta(days=kept.logs_kept_days)),
         "prune_audit": PruneAudit(pool, timedelta(days=kept.query_audit_kept_days)),
+        "prune_sources": PruneSources(
+            pool, timedelta(days=kept.slots_kept_days), timedelta(days=kept.deliveries_kept_days)
+        ),
+        "delete_old_tasks": DeleteOldTasks(pool, timedelta(days=old.tasks_days)),
+        "delete_old_events": DeleteOldEvents(pool, timedelta(days=old.events_days)),
+        "delete_old_invalidations": DeleteOldRows(
+            pool, "delete_old_invalidations", timedelta(days=old.invalidations_days)
+        ),
+        "delete_old_publishes": DeleteOldRows(
+            pool,
+            "delete_old_publishes",
+            # The sink asks whether a batch is committed before it deletes its own record of it.
+            timedelta(days=old.publishes_days and max(old.publishes_days, settings.sink.applied_kept_days + 1)),
+        ),
+        "delete_old_pauses": DeleteOldRows(pool, "delete_old_pauses", timedelta(days=old.pauses_days)),
+        "delete_old_exports": DeleteOldExports(
+            pool, objects, settings.query.export_prefix, timedelta(days=old.exports_days)
+        ),
+        "remove_left_generations": RemoveLeftGenerations(pool, objects, timedelta(days=old.left_generations_days)),
         "reconcile": Reconciler(pool, control.queue, control.runtimes, after.outbox, settings.loops),
     }
     waits: dict[str, tuple[Work, Signal, float]] = {name: (*pair, beat) for name, pair in signalled.items()}
     waits |= {name: (work, Signal(), work.every_seconds or beat) for name, work in periodic.items()}
+    waits["apply_pressure"] = ApplyPressure(pool, after, settings.flow), after.flow, settings.flow.pressure_seconds
     return [
         Loop(name, work.once, work.next_due, signal, wait, control.metrics)
         for name, (work, signal, wait) in waits.items()

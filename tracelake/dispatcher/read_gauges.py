@@ -14,6 +14,8 @@ import asyncpg
 import structlog
 
 from tracelake.dispatcher.outbox.drain import BUFFER_QUEUE
+from tracelake.domain.pressure import Priority
+from tracelake.domain.tiers import queue_of_tier
 from tracelake.errors import Unavailable
 from tracelake.ports import Queue
 from tracelake.runtime.metrics import Metrics
@@ -41,7 +43,8 @@ class Gauges:
         fresh_seconds: float = FRESH_SECONDS,
     ) -> None:
         self._pool, self._queue, self._metrics = pool, queue, metrics
-        self._queue_names = [*(runtime.queue for runtime in runtimes.values() if runtime.queue), BUFFER_QUEUE]
+        names = [runtime.queue for runtime in runtimes.values() if runtime.queue]
+        self._queue_names = [*(queue_of_tier(name, tier) for name in names for tier in Priority), BUFFER_QUEUE]
         self._fresh_seconds = fresh_seconds
         self._read_at = -fresh_seconds
         self._lock = asyncio.Lock()
@@ -72,10 +75,14 @@ class Gauges:
         queued = await pool.fetch(sql["queued"])
         pending, dead = await pool.fetch(sql["outbox_pending"]), await pool.fetch(sql["outbox_dead"])
         [(lease_lag, retry_lag, batches_dead)] = await pool.fetch(sql["lags"])
-        sources = await pool.fetch(sql["sources"])
+        sources, in_flight = await pool.fetch(sql["sources"]), await pool.fetch(sql["in_flight"])
+        paused, held = await pool.fetch(sql["paused"]), await pool.fetch(sql["held"])
         return {
             "trace_tasks_queued": [((org, dag, job), depth) for org, dag, job, depth, _ in queued],
             "trace_tasks_queued_oldest_seconds": [((org, dag, job), age) for org, dag, job, _, age in queued],
+            "trace_tasks_in_flight": [
+                ((operator, runtime, state), count) for operator, runtime, state, count in in_flight
+            ],
             "trace_outbox_pending": [((kind,), depth) for kind, depth, _ in pending],
             "trace_outbox_oldest_seconds": [((kind,), age) for kind, _, age in pending],
             "trace_outbox_dead": [((kind,), count) for kind, count in dead],
@@ -83,6 +90,8 @@ class Gauges:
             "trace_retry_lag_seconds": [((), retry_lag)],
             "trace_buffer_batches_dead": [((), batches_dead)],
             "trace_sources": [((state,), count) for state, count in sources],
+            "trace_jobs_paused": [((org, dag, job, reason), 1.0) for org, dag, job, reason in paused],
+            "trace_events_held": [((org, dag, job), count) for org, dag, job, count in held],
         }
 
     async def _queues(self) -> Samples:

@@ -84,10 +84,20 @@ class AfterCommit:
 
     outbox: Signal = field(default_factory=Signal)
     """An entry was written into the outbox."""
+    flow: Signal = field(default_factory=Signal)
+    """A job was resumed: what waited for it can become tasks."""
     sources: Signal = field(default_factory=Signal)
     """A source is to be started or stopped."""
     leases: Signal = field(default_factory=Signal)
     """A lease may expire, or a retry be due, earlier than the loop expects."""
+    catch_up: Signal = field(default_factory=Signal)
+    """A version was activated: its jobs may lack data that is there."""
+    backfills: Signal = field(default_factory=Signal)
+    """A backfill began or continues."""
+    releases: Signal = field(default_factory=Signal)
+    """A release is being built."""
     stops: Stops = field(default_factory=Stops)
     """Tasks that may be running were ended or paused: their workers wait for it."""
+    schedules: Stops = field(default_factory=Stops)
+    """Schedules were changed, or their sources paused or resumed: schedulers wait for it."""
     metrics: Metrics = field(default_factory=Metrics)

@@ -70,7 +70,7 @@ class Declaration:
 
 
 @dataclass(frozen=True, slots=True)
-class DeclarationRefusal:
+class IncompatibleChange:
     """Why a declaration cannot replace the current one; `part` is the column at fault, or the field."""
 
     part: str
@@ -83,18 +83,18 @@ def is_type(name: str) -> bool:
     return name in PLAIN_TYPES or (found is not None and int(found[2]) <= int(found[1]))
 
 
-def refusals(declared: Declaration, wanted: Declaration) -> list[DeclarationRefusal]:
+def incompatible_changes(declared: Declaration, wanted: Declaration) -> list[IncompatibleChange]:
     """Everything that keeps `wanted` from following `force`; empty: columns and indexes were added, or nothing."""
-    had, found = {item.name: item for item in declared.columns}, list[DeclarationRefusal]()
+    had, found = {item.name: item for item in declared.columns}, list[IncompatibleChange]()
     missing = [name for name in had if name not in wanted.names]
-    found += [DeclarationRefusal(name, f"column {name!r} would be removed: its rows have it", KEEP) for name in missing]
+    found += [IncompatibleChange(name, f"column {name!r} would be removed: its rows have it", KEEP) for name in missing]
     for column in wanted.columns:
         reason = _why_not(had.get(column.name), column)
         if reason is not None:
-            found.append(DeclarationRefusal(column.name, reason, OTHER_NAME))
+            found.append(IncompatibleChange(column.name, reason, OTHER_NAME))
     if wanted.unique_key != declared.unique_key:
         reason = f"the unique key would change from {_said(declared.unique_key)} to {_said(wanted.unique_key)}"
-        found.append(DeclarationRefusal("unique_key", reason, OTHER_NAME))
+        found.append(IncompatibleChange("unique_key", reason, OTHER_NAME))
     return found
 
 

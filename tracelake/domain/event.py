@@ -62,6 +62,7 @@ class WholeScope:
 
 
 Scope = CursorScope | RangeScope | LabelScope | WholeScope
+PartitionScope = RangeScope | LabelScope
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +87,16 @@ def read_scope(
         missing = "/start" if start is None else "/end"
         raise InvalidRequest("a range needs both its start and its end", where=missing)
     return RangeScope(_range(start, end, partition_key))
+
+
+def read_partition(
+    *, partition_key: str | None = None, start: int | None = None, end: int | None = None
+) -> PartitionScope:
+    """As `read_scope`, of what must be a partition: a range, or a label."""
+    scope = read_scope(partition_key=partition_key, start=start, end=end)
+    if not isinstance(scope, RangeScope | LabelScope):
+        raise InvalidRequest("a range or a partition is needed", where="/start", hint="start and end, or a partition")
+    return scope
 
 
 def partition_key(scope: Scope) -> str | None:

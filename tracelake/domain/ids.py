@@ -7,6 +7,7 @@ row it landed on before. So each maker below takes exactly the facts that distin
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import NewType
 from uuid import UUID, uuid5
 
@@ -45,8 +46,12 @@ NAMESPACE = UUID("6f1d2c1e-5a0b-5c57-9f0e-7472616365aa")
 """Changing it would give every existing dataset a new id."""
 
 
-def dag_version_id(org: OrgId, dag: DagName, yaml_hash: YamlHash) -> DagVersionId:
-    return DagVersionId(_made_from("dag_version", str(org), dag, yaml_hash))
+def dag_version_id(
+    org: OrgId, dag: DagName, yaml_hash: YamlHash, foreign: Mapping[DatasetName, DatasetVersion] | None = None
+) -> DagVersionId:
+    """`foreign`: the generations of other DAGs that its own are derived from."""
+    read = [f"{name}={foreign[name]}" for name in sorted(foreign)] if foreign else []
+    return DagVersionId(_made_from("dag_version", str(org), dag, yaml_hash, *read))
 
 
 def job_id(version: DagVersionId, job: JobName) -> JobId:

@@ -1,18 +1,18 @@
 """Backpressure: which jobs get no new tasks for now, and why.
 
-A queue that reaches its threshold pauses everything upstream of it; `bulk` work already at half the threshold, so that
-catching up gives way first. A paused job gets no new tasks: its events wait, durable and in order. Tasks it already has
-run on. That is why pauses cannot block each other: the queue that caused a pause drains whoever else is paused, and no
-job is ever paused by its own queue.
+A queue that reaches a limit pauses everything upstream of it, until it has fallen below its resume mark. The limit is
+the job's threshold; for `bulk` work half of it, so that catching up gives way first. A paused job gets no new tasks:
+its events wait, durable and in order. Tasks that it already has are run. So pauses cannot block each other: the queue
+that caused a pause drains whoever else is paused, and no job is ever paused by its own queue.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import assert_never
+from typing import NamedTuple, assert_never
 
 from tracelake.domain.ids import JobId
 
@@ -23,13 +23,17 @@ class Priority(StrEnum):
 
 
 class Threshold(StrEnum):
-    DEPTH = "max_queue_depth"
-    AGE = "max_queue_age"
+    DEPTH = "depth"
+    AGE = "age"
+
+
+RESUME_SHARE = 0.5
+"""Of a limit: producers resume when the queue has fallen below it, unless the job says otherwise."""
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """One job's queue, its thresholds, and the priority of the job's own work."""
+    """One job's queue, and its thresholds."""
 
     job: JobId
     depth: int
@@ -38,50 +42,65 @@ class Load:
     """Age of the oldest of them; of no account when there is none."""
     max_depth: int | None = None
     max_age_seconds: float | None = None
-    priority: Priority = Priority.NORMAL
+    resume_depth: int | None = None
+    resume_age_seconds: float | None = None
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class PauseReason:
-    """`queue` has reached `limit` (the threshold, or half of it for bulk work): it stands at `value`."""
+class TripKey(NamedTuple):
+    """A limit of a queue, for work of one priority."""
 
     queue: JobId
     threshold: Threshold
+    priority: Priority
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Trip:
+    """`queue` has reached `limit` for work of `priority`, and has not fallen below its resume mark since."""
+
+    queue: JobId
+    threshold: Threshold
+    priority: Priority
     limit: float
     value: float
 
+    @property
+    def key(self) -> TripKey:
+        return TripKey(self.queue, self.threshold, self.priority)
 
-def pauses(loads: Iterable[Load], edges: Iterable[tuple[JobId, JobId]]) -> dict[JobId, tuple[PauseReason, ...]]:
-    """Every paused job with all its reasons. An edge goes from the producing job to the one that reads."""
-    by_job = {load.job: load for load in loads}
+
+def trips(loads: Iterable[Load], former: Container[TripKey] = ()) -> tuple[Trip, ...]:
+    """The limits that are reached now, and the `former` ones that have not been cleared."""
+    return tuple(sorted(trip for load in loads for trip in _trips(load, former)))
+
+
+def pauses(
+    reached: Iterable[Trip], edges: Iterable[tuple[JobId, JobId]]
+) -> dict[tuple[JobId, Priority], tuple[Trip, ...]]:
+    """All causes of each paused job and priority. An edge goes from the producing job to the one that reads."""
     producers = _producers(edges)
-    found: dict[JobId, list[PauseReason]] = defaultdict(list)
-    for load in by_job.values():
-        if any(_reached(load, Priority.BULK)):  # the lower limit: without it nobody pauses
-            for job in _upstream(load.job, producers):
-                if job in by_job:
-                    found[job] += _reached(load, by_job[job].priority)
-    return {job: tuple(sorted(reasons)) for job, reasons in found.items() if reasons}
+    found: dict[tuple[JobId, Priority], list[Trip]] = defaultdict(list)
+    for trip in reached:
+        for job in _upstream(trip.queue, producers):
+            found[job, trip.priority].append(trip)
+    return {paused: tuple(sorted(causes)) for paused, causes in found.items()}
 
 
-def _producers(edges: Iterable[tuple[JobId, JobId]]) -> Mapping[JobId, set[JobId]]:
-    producers: dict[JobId, set[JobId]] = defaultdict(set)
-    for producer, consumer in edges:
-        producers[consumer].add(producer)
-    return producers
-
-
-def _reached(load: Load, priority: Priority) -> Iterator[PauseReason]:
-    """The thresholds of this queue that are reached for work of this priority."""
+def _trips(load: Load, former: Container[TripKey]) -> Iterator[Trip]:
     if load.depth == 0:
         return
-    share = _share(priority)
-    for threshold, value, most in (
-        (Threshold.DEPTH, load.depth, load.max_depth),
-        (Threshold.AGE, load.oldest_seconds, load.max_age_seconds),
+    for threshold, value, most, resume in (
+        (Threshold.DEPTH, load.depth, load.max_depth, load.resume_depth),
+        (Threshold.AGE, load.oldest_seconds, load.max_age_seconds, load.resume_age_seconds),
     ):
-        if most is not None and value >= most * share:
-            yield PauseReason(load.job, threshold, most * share, value)
+        if most is None:
+            continue
+        mark = most * RESUME_SHARE if resume is None else resume
+        for priority in Priority:
+            share = _share(priority)
+            key = TripKey(load.job, threshold, priority)
+            if value >= most * share or (key in former and value >= mark * share):
+                yield Trip(*key, most * share, value)
 
 
 def _share(priority: Priority) -> float:
@@ -92,6 +111,13 @@ def _share(priority: Priority) -> float:
             return 0.5
         case _:
             assert_never(priority)
+
+
+def _producers(edges: Iterable[tuple[JobId, JobId]]) -> Mapping[JobId, set[JobId]]:
+    producers: dict[JobId, set[JobId]] = defaultdict(set)
+    for producer, consumer in edges:
+        producers[consumer].add(producer)
+    return producers
 
 
 def _upstream(job: JobId, producers: Mapping[JobId, set[JobId]]) -> set[JobId]:

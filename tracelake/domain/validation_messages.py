@@ -27,7 +27,7 @@ NUMBERS = (re.compile(r"-?[0-9]{1,18}"), re.compile(r"-?[0-9]{1,18}(\.[0-9]{1,18
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class InvalidField:
     path: Path
     """Through what was given: keys and list indexes."""
     code: str
@@ -35,12 +35,12 @@ class Refusal:
     suggestion: str | None = None
 
 
-def refusals(errors: ValidationError, model: type[BaseModel], given: Any) -> list[Refusal]:
+def invalid_fields(errors: ValidationError, model: type[BaseModel], given: Any) -> list[InvalidField]:
     """One per place. If items of a list are wrong, their number is not reported too."""
     placed = [_Placed(error, *_place(error["loc"], model, given)) for error in errors.errors(include_url=False)]
     below = {item.path[:depth] for item in placed for depth in range(len(item.path))}
     left = [item for item in placed if not (item.error["type"] == "too_short" and item.path in below)]
-    return [_refusal(list(same)) for _, same in groupby(left, key=lambda item: item.path)]
+    return [_invalid_field(list(same)) for _, same in groupby(left, key=lambda item: item.path)]
 
 
 def wanted(error: ErrorDetails) -> str | None:
@@ -123,28 +123,28 @@ class _Placed:
     """The fields of what the path's last step leads into."""
 
 
-def _refusal(same: Sequence[_Placed]) -> Refusal:
+def _invalid_field(same: Sequence[_Placed]) -> InvalidField:
     """From all that is wrong at one place: several only where a value may be of several kinds, and is of none."""
     first = same[0]
     error, path, kind = first.error, first.path, first.error["type"]
     if kind == "missing":
-        return Refusal(path, "missing", f"`{path[-1]}` is required")
+        return InvalidField(path, "missing", f"`{path[-1]}` is required")
     if kind == "extra_forbidden":
         hint = closest(str(path[-1]), first.known) if first.known else "there are none: remove it"
-        return Refusal(path, "unknown_field", f"there is no field {str(path[-1])[:128]!r} here", hint)
+        return InvalidField(path, "unknown_field", f"there is no field {str(path[-1])[:128]!r} here", hint)
     if kind == "union_tag_not_found":
         field = str(error["ctx"]["discriminator"]).strip("'")
-        return Refusal((*path, field), "missing", f"`{field}` is required")
+        return InvalidField((*path, field), "missing", f"`{field}` is required")
     asked = [words for item in same if (words := wanted(item.error))]
     if not asked:
-        return Refusal(path, "bad_config", sentence(error))
+        return InvalidField(path, "bad_config", sentence(error))
     value, context = error["input"], error.get("ctx", {})
     if kind == "union_tag_invalid":
         path, value = (*path, context["discriminator"].strip("'")), context["tag"]
     if "a number" in asked:
         asked = [words for words in asked if words != "a whole number"]
     known = [name for item in same for name in choices(item.error.get("ctx", {}))]
-    return Refusal(path, "bad_config", _sentence(kind, value, " or ".join(asked)), _hint(value, asked, known))
+    return InvalidField(path, "bad_config", _sentence(kind, value, " or ".join(asked)), _hint(value, asked, known))
 
 
 def _sentence(kind: str, value: Any, asked: str) -> str:

@@ -9,6 +9,7 @@ from fastapi import FastAPI
 from tracelake.wire.identity_messages import UserAnswer
 from tracelake.wire.openapi import REFUSALS, answers, as_json, schemas
 from tracelake.wire.query_messages import ARROW, QueryAnswer, QueryRequest
+from tracelake.wire.source_messages import HookAnswer
 from tracelake.wire.user_calls import CALLS
 
 
@@ -20,7 +21,9 @@ class DescribedListener(FastAPI):
             document = super().openapi()
             kinds = [kind for call in CALLS.values() for kind in (call.answer, call.body) if kind is not None]
             components = document.setdefault("components", {})
-            components.setdefault("schemas", {}).update(schemas([*kinds, UserAnswer, QueryRequest, QueryAnswer]))
+            components.setdefault("schemas", {}).update(
+                schemas([*kinds, UserAnswer, QueryRequest, QueryAnswer, HookAnswer])
+            )
             components["securitySchemes"] = {"user": {"type": "http", "scheme": "bearer", "bearerFormat": "JWT"}}
             document["security"] = [{"user": []}]
         return self.openapi_schema or {}
@@ -30,6 +33,19 @@ LIMITS = {
     "422": "It asked for more than it may have, or its rows could not be made",
     "429": "As many queries run and wait as can be served; a retry helps",
 }
+
+
+def hook_operation() -> dict[str, Any]:
+    refusals = {
+        "400": "The body is not JSON",
+        "401": "The signature is missing, wrong or too old, or there is no such source",
+        "413": "The body is too large",
+        "503": "It cannot be accepted now; a retry helps",
+    }
+    responses = answers(HookAnswer, refusals)
+    responses["202"] = responses.pop("200")
+    body = {"required": True, "content": {"application/json": {"schema": {}}}}
+    return {"operationId": "hook", "tags": ["hooks"], "security": [], "requestBody": body, "responses": responses}
 
 
 def query_operation() -> dict[str, Any]:

@@ -9,7 +9,8 @@ from fastapi import FastAPI, Request, Response
 
 from tracelake.errors import NotFound, Unauthenticated
 from tracelake.gateway.forward import Upstream, forward_call, forward_query
-from tracelake.gateway.openapi import DescribedListener, query_operation
+from tracelake.gateway.hooks import forward_hook
+from tracelake.gateway.openapi import DescribedListener, hook_operation, query_operation
 from tracelake.gateway.users import UNKNOWN_USER, WHERE, UserGate
 from tracelake.runtime.listeners import HANDLERS, Listener, health_routes, json_response, open_listeners
 from tracelake.runtime.process import Process, wait_for_service
@@ -54,6 +55,7 @@ def public_api(
     upstreams = {
         "dispatcher": Upstream("Dispatcher", dispatcher.http),
         "delivery": Upstream("delivery process", delivery),
+        "query": Upstream("Query service", query),
     }
 
     @app.get(
@@ -71,11 +73,20 @@ def public_api(
 
     app.add_api_route(
         "/v1/query",
-        forward_query(gate, Upstream("Query service", query)),
+        forward_query(gate, upstreams["query"]),
         methods=["POST"],
         summary="Query by SQL; rows as JSON, or as Arrow by `Accept`, or exported as Parquet",
         response_class=Response,
         openapi_extra=query_operation(),
+    )
+    app.add_api_route(
+        "/v1/hooks/{org}/{dag}/{job}",
+        forward_hook(dispatcher),
+        methods=["POST"],
+        status_code=202,
+        summary="Deliver to a webhook source: signed by the sender, as the source's `scheme` says; no token",
+        response_class=Response,
+        openapi_extra=hook_operation(),
     )
     for call in CALLS.values():
         app.add_api_route(

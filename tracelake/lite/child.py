@@ -32,6 +32,9 @@ FAILURES_BEFORE_HELD_BACK = 3
 """A child that failed so often in a row is `held back`: it is restarted with backoff, and no start waits for it.
 Only an essential child that ended by itself makes the start fail."""
 
+DRAIN_LOOK_SECONDS = 0.5
+"""How soon a child that drains learns that it has no more time."""
+
 
 @dataclass(frozen=True)
 class Child:
@@ -89,11 +92,21 @@ class SupervisedChild:
         self._loop: asyncio.Task[None] | None = None
         self._failures = 0
         self._ended_by_itself = True
+        self._drains = False
 
     def begin(self) -> None:
         self._loop = asyncio.create_task(self._run())
 
     async def end(self) -> None:
+        self._drains = False
+        await self._end()
+
+    async def drain(self) -> None:
+        """Ends it when its work is over, however long that takes; `end` may still come."""
+        self._drains = True
+        await self._end()
+
+    async def _end(self) -> None:
         self._stopping.set()
         if self._loop is not None:
             await asyncio.gather(self._loop, return_exceptions=True)
@@ -207,10 +220,16 @@ class SupervisedChild:
         if process.poll() is None:
             self._set_state("stopping", status="")
             process.send_signal(self.child.stop_signal)
-        done, _ = await asyncio.wait({ended}, timeout=self._context.settings.stop_seconds)
-        if not done:
-            process.kill()
-            await ended
+        late: float | None = None
+        while not ended.done():
+            if late is None and not self._drains:
+                late = time.monotonic() + self._context.settings.stop_seconds
+            left = DRAIN_LOOK_SECONDS if late is None else late - time.monotonic()
+            if left <= 0:
+                process.kill()
+                await ended
+                return
+            await asyncio.wait({ended}, timeout=min(left, DRAIN_LOOK_SECONDS))
 
     def _set_ready(self) -> None:
         self._set_state("ready", status=self._reported.status)

@@ -6,6 +6,7 @@ something will be slow, small or refused.
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import platform
 import re
@@ -244,11 +245,23 @@ def _port(port: int) -> Finding | None:
     return None
 
 
-def _sandbox(env: Mapping[str, str]) -> Finding:
-    """Checks the sandbox; without it Trace runs, and refuses untrusted code."""
+def _sandbox(env: Mapping[str, str]) -> list[Finding]:
+    """Checks the sandbox; without it Trace runs, refuses untrusted code, and Spark runs all queries."""
     if sys.platform != "linux":
-        return Finding("sandbox", None, "needs Linux", "use Linux for untrusted code")
-    return _walls(bwraps(env.get("PATH", "")))
+        walls = Finding("sandbox", None, "needs Linux", "use Linux for untrusted code")
+    else:
+        walls = _walls(bwraps(env.get("PATH", "")))
+    return [walls, _queries(walls)]
+
+
+def _queries(walls: Finding) -> Finding:
+    """What runs interactive queries: Sail in a sandbox, and Spark what is left."""
+    slower = "Spark runs all queries, which takes tenths of a second for each"
+    if importlib.util.find_spec("pysail") is None:
+        return Finding("queries", None, f"the module pysail is missing: {slower}", "pip install 'pysail>=0.7.2,<0.8'")
+    if not walls.ok:
+        return Finding("queries", None, f"Sail has no sandbox: {slower}", walls.fix)
+    return Finding("queries", ok=True, found="Sail can run, in a sandbox")
 
 
 def _walls(candidates: Sequence[Path]) -> Finding:

@@ -70,6 +70,8 @@ def children(
         known["worker"] = known["worker"].model_copy(
             update={"rpc_pools": settings.rpc_pools, "secrets": settings.secrets}
         )
+    if "dispatcher" in known:
+        known["dispatcher"] = known["dispatcher"].model_copy(update={"hook_secrets": settings.hook_secrets})
     return [_child(name, child_settings, ports) for name, child_settings in known.items()]
 
 
@@ -94,6 +96,7 @@ def _common(settings: Settings, ports: Ports, tls: TlsFiles, worker_token: str) 
             "queue": QueueSettings(),
             "rpc_pools": {},
             "secrets": {},
+            "hook_secrets": {},
             "tls": TlsSettings(ca=tls.ca, cert=tls.cert, key=tls.key),
             "dispatcher": settings.dispatcher.model_copy(
                 update={"task_port": ports.dispatcher_task, "internal_port": ports.dispatcher_internal}

@@ -55,6 +55,21 @@ class Supervisor:
                 child.first_ready.cancel()
             raise
 
+    def add(self, child: Child) -> None:
+        """Starts one more, which no start waits for, and which is stopped with the last stage."""
+        added = SupervisedChild(child, self._context)
+        self._ahead.append(added)
+        added.begin()
+
+    async def drain(self, name: str) -> None:
+        """Ends one of those when its work is over; then it is gone from `statuses`."""
+        (child,) = (child for child in self._children if child.child.name == name)
+        await child.drain()
+        for stage in [*self._stages, self._ahead]:
+            if child in stage:
+                stage.remove(child)
+        self._context.report(child.status)
+
     async def stop(self) -> None:
         """Stops the stages in reverse order; a child that does not end in time is killed with its descendants."""
         if self._chores is not None:

@@ -15,8 +15,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Protocol
 
+import msgspec
 from pydantic import SecretStr
 
+from tracelake.domain.workers import WorkerLoad
 from tracelake.errors import Refused, SettingsError, SetupError, Unavailable
 from tracelake.lite import postgres
 from tracelake.lite.certificates import ensure_certificates
@@ -34,6 +36,7 @@ from tracelake.lite.launch import Launch
 from tracelake.lite.network_ports import LISTENERS, Ports, choose_ports, choose_store_ports
 from tracelake.lite.plan import children
 from tracelake.lite.provision import Embedded, ExternalDsns, dsns_of, new_passwords, provision
+from tracelake.lite.scale_workers import FIRST, ScaleWorkers
 from tracelake.lite.seaweedfs import SeaweedFS
 from tracelake.lite.supervisor import Supervisor
 from tracelake.lite.user_token import mint_user_token
@@ -87,6 +90,7 @@ class _Up:
         self._stop = asyncio.Event()
         self._reached: Settings | None = None
         """Settings for our own calls to the Dispatcher."""
+        self._worker: Child | None = None
         self._s3: SeaweedFS | None = None
         # Unix sockets need short paths that the server's user can reach: not in the home.
         self._sockets = _socket_folder(home)
@@ -100,7 +104,7 @@ class _Up:
             document = await self._start()
             self._supervisor.watch()
             await self._write_ready(document)
-            await self._follow_certificates()
+            await asyncio.gather(self._follow_certificates(), self._scale_workers())
         except asyncio.CancelledError:
             if not self._stop.is_set():
                 raise
@@ -138,7 +142,7 @@ class _Up:
             self._watcher.note(note)
         token, key = ensure_worker_token(home), ensure_issuer_key(home)
         shutil.rmtree(home.work, ignore_errors=True)
-        home.work.mkdir(mode=0o700)
+        home.work.mkdir(mode=0o700, exist_ok=True)  # it is left if it is a file system of its own
         external, passwords = _external_dsns(settings), new_passwords()
         clusters = self._clusters(external, ports)
         store = await self._store(ports)
@@ -155,7 +159,10 @@ class _Up:
         )
         self._reached = _as_caller(settings, ports, tls, token)
         # Spark takes longest and needs no database: the worker starts first, and waits for the Dispatcher.
-        ahead = [child for child in made if child.name == "worker" and "dispatcher" in names]
+        self._worker = next((child for child in made if child.name == FIRST), None)
+        if settings.worker.min == 0:
+            made = [child for child in made if child.name != FIRST]  # the first is started when there is work
+        ahead = [child for child in made if child.name == FIRST and "dispatcher" in names]
         started_ahead = asyncio.create_task(self._supervisor.start(ahead, ahead=True))
         try:
             await self._databases(external, clusters, passwords, token)
@@ -223,6 +230,20 @@ class _Up:
         while True:
             await asyncio.sleep(CERTIFICATE_LOOK_SECONDS)
             await asyncio.to_thread(self._certificates)
+
+    async def _scale_workers(self) -> None:
+        settings, reached = self._settings.worker, self._reached
+        if self._worker is None or reached is None or "dispatcher" in self._request.without:
+            return
+        if settings.min == settings.max == 1:
+            return
+        async with dispatcher_client(reached) as dispatcher:
+
+            async def load() -> WorkerLoad:
+                answer = await dispatcher.worker_load(settings.runtime)
+                return WorkerLoad(**msgspec.structs.asdict(answer))
+
+            await ScaleWorkers(self._supervisor, self._worker, settings, load, running=min(settings.min, 1)).run()
 
     def _certificates(self) -> None:
         """A failed renewal is retried in an hour, long before the old certificate expires."""

@@ -7,12 +7,13 @@ rows, so a restart neither loses a block nor writes it twice. See `helpers/follo
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
 
 from pydantic import Field, field_validator
 
-from tracelake.domain.dag.catalog import Count, OperatorSpec, checked_by
-from tracelake.domain.dag.model import SourceKind, Storage
+from tracelake.domain.dag.catalog import ConfigPath, Count, OperatorSpec, checked_by
+from tracelake.domain.dag.model import Output, SourceKind, Storage
 from tracelake.domain.ranges import MAX_END
 from tracelake.operators.api.context import TaskContext
 from tracelake.operators.api.runtimes import ON_WORKERS
@@ -42,6 +43,12 @@ class Config(Tables):
         return value
 
 
+def ignored_settings(config: Mapping[str, Any], outputs: Sequence[Output]) -> Mapping[ConfigPath, str]:
+    if len(outputs) > len(config.get("tables") or ALL):
+        return {}
+    return {("confirmations",): " without one more output than there are tables, which gets the ranges that are final"}
+
+
 SPEC = OperatorSpec(
     checked_by(Config),
     frozenset({ON_WORKERS}),
@@ -49,6 +56,7 @@ SPEC = OperatorSpec(
     reactive=False,
     outputs=Count(1, len(ALL) + 1),
     storages=(Storage.POSTGRES,),
+    ignores=ignored_settings,
     tuning=("batch", "poll_seconds"),
     check_wiring=lambda config, wired: list(check_tables(config, wired, more=1)),
 )

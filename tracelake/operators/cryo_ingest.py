@@ -7,16 +7,18 @@ edges come back, by which the chunks must link.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pydantic import Field
 
-from tracelake.domain.dag.catalog import Count, OperatorSpec, checked_by
-from tracelake.domain.dag.model import Storage
-from tracelake.domain.ranges import Range, format_partition_key, intersect, split
+from tracelake.domain.dag.catalog import ConfigProblem, Count, OperatorSpec, Wired, checked_by
+from tracelake.domain.dag.model import FIRED, Storage
+from tracelake.domain.event import RangeScope
+from tracelake.domain.ranges import MAX_END, Range, format_partition_key, inclusive, intersect, split
 from tracelake.errors import WorkFailed
 from tracelake.operators.api.context import TaskContext
 from tracelake.operators.api.outcome import Outcome
@@ -28,29 +30,75 @@ if TYPE_CHECKING:
     from tracelake.data.files.parquet_writer import Written
 
 
+NEXT_BLOCK: Final = "next_block"
+
+
 class Config(Tables):
     rpc_pool: str
     """A pool of the settings: addresses and keys of nodes are never in a DAG."""
     chunk: int = Field(1000, ge=1, le=100_000)
     """How many blocks one Spark task fetches, and writes to one file of each table."""
+    follow_from: int | None = Field(None, ge=0, le=MAX_END)
+    """As a source: the first block. Each fire goes on where the last one ended, up to the last final block."""
+    max_blocks: int = Field(10_000, ge=1, le=1_000_000)
+    """As a source: at most so many in one fire."""
+
+
+def check_wiring(config: Mapping[str, Any], wired: Wired) -> Sequence[ConfigProblem]:
+    return [*check_tables(config, wired), *_check_follow(config, wired)]
+
+
+def _check_follow(config: Mapping[str, Any], wired: Wired) -> Iterator[ConfigProblem]:
+    """As a source it must know where to begin; with an input, events say which range."""
+    if not wired.inputs and "follow_from" not in config:
+        reason = "a source needs the first block to read: nothing else says which range"
+        yield ConfigProblem(("follow_from",), reason, "follow_from: 0", "missing")
+    for name in ("follow_from", "max_blocks"):
+        if wired.inputs and name in config:
+            reason = f"`{name}` means nothing with an input, whose events say which range"
+            yield ConfigProblem((name,), reason, "remove it", "not_for_this")
 
 
 SPEC = OperatorSpec(
     checked_by(Config),
     frozenset({ON_WORKERS}),
+    source_kinds=FIRED,
     inputs=Count(1, 1),
     outputs=Count(1, len(ALL)),
     storages=(Storage.PARQUET,),
-    tuning=("chunk",),
-    check_wiring=lambda config, wired: list(check_tables(config, wired)),
+    tuning=("chunk", "max_blocks"),
+    check_wiring=check_wiring,
     output_columns=table_columns,
 )
 
 
 def run(ctx: TaskContext[Config]) -> Outcome:
-    outputs = outputs_of(ctx.config.tables, ctx.outputs)
     pool = pool_of(ctx.resources, ctx.config.rpc_pool)
-    spans, final = ctx.ranges(ctx.outputs[0]), None
+    if ctx.config.follow_from is None or isinstance(ctx.scope, RangeScope):
+        return _ingest_ranges(ctx, pool, ctx.ranges(ctx.outputs[0]))
+    first = int(ctx.state.get(NEXT_BLOCK, ctx.config.follow_from))
+    last = min(_last_final(pool, ctx.config.rpc_pool), first + ctx.config.max_blocks - 1)
+    if last < first:
+        return Outcome(message=f"nothing to do: block {first} is not final yet")
+    done = _ingest_ranges(ctx, pool, (inclusive(first, last),))
+    return replace(done, state={NEXT_BLOCK: last + 1})
+
+
+def _last_final(pool: RpcPool, name: str) -> int:
+    from tracelake.chain.fetch import last_final_sync
+
+    number = last_final_sync(pool)
+    if number is None:
+        raise WorkFailed(
+            f"the chain of pool {name} does not say which blocks are final",
+            where="/config/follow_from",
+            hint="follow it with block_follower, which counts confirmations",
+        )
+    return number
+
+
+def _ingest_ranges(ctx: TaskContext[Config], pool: RpcPool, spans: Sequence[Range]) -> Outcome:
+    outputs, final = outputs_of(ctx.config.tables, ctx.outputs), None
     for span in spans:
         chunks = list(split(span, ctx.config.chunk))
         # One call, with the highest block of all: is it final?

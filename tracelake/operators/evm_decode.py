@@ -8,11 +8,21 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from pydantic import Field, field_validator, model_validator
 
-from tracelake.domain.dag.catalog import Columns, ConfigProblem, Count, OperatorSpec, Wired, checked_by, every_input
+from tracelake.domain.dag.catalog import (
+    Columns,
+    ColumnSource,
+    ConfigProblem,
+    Count,
+    OperatorSpec,
+    Wired,
+    checked_by,
+    every_input,
+)
 from tracelake.domain.dag.model import Storage
 from tracelake.domain.ranges import Range
 from tracelake.domain.suggest import nearest
@@ -87,6 +97,27 @@ def output_columns(config: Mapping[str, Any], _wired: Wired) -> Sequence[Columns
         return []
 
 
+def column_lineage(config: Mapping[str, Any], wired: Wired) -> Sequence[ColumnSource]:
+    """Columns of the log itself are copied, indexed arguments are its topics, the others are in its data."""
+    from tracelake.chain.abi.events import BASE_COLUMNS
+
+    sources = []
+    for index, event in enumerate(events_of(Config.model_validate(dict(config)))):
+        made_from = {name: name for name in BASE_COLUMNS}
+        topics = (f"topic{number}" for number in count(1))
+        for argument in event.arguments:
+            place = next(topics) if argument.indexed else "data"
+            made_from |= dict.fromkeys(argument.columns, place)
+        sources += [ColumnSource(*pair, index) for pair in _from_each(made_from, wired.inputs)]
+    return sources
+
+
+def _from_each(made_from: Mapping[str, str], inputs: Sequence[str]) -> Iterator[tuple[str, str, str]]:
+    """Every input holds logs."""
+    for name in inputs:
+        yield from ((column, name, read) for column, read in made_from.items())
+
+
 SPEC = OperatorSpec(
     checked_by(Config),
     frozenset({ON_WORKERS}),
@@ -98,6 +129,7 @@ SPEC = OperatorSpec(
     reads=every_input,
     narrows=every_input,
     output_columns=output_columns,
+    column_lineage=column_lineage,
 )
 
 

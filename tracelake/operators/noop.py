@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from tracelake.domain.dag.catalog import Count, OperatorSpec, checked_by
-from tracelake.domain.dag.model import SourceKind, Storage
-from tracelake.domain.event import RangeScope
+from tracelake.domain.dag.model import FIRED, Storage
+from tracelake.domain.event import LabelScope, RangeScope
 from tracelake.operators.api.outcome import OperatorConfig, Outcome, State, events_for, invalidations_for, scope_of
 from tracelake.operators.api.runtimes import IN_DISPATCHER, ON_WORKERS
 from tracelake.wire.task_messages import TaskPayload
@@ -17,7 +17,8 @@ class Config(OperatorConfig):
 SPEC = OperatorSpec(
     checked_by(Config),
     frozenset({IN_DISPATCHER, ON_WORKERS}),
-    source_kinds=frozenset({SourceKind.MANUAL}),
+    source_kinds=FIRED,
+    forwards=True,
     outputs=Count(1, None),
     storages=(Storage.PARQUET,),
 )
@@ -26,6 +27,7 @@ SPEC = OperatorSpec(
 def run(task: TaskPayload, state: State | None) -> Outcome:  # noqa: ARG001 - it has no state
     """Make an event for each output, with the scope of the task."""
     scope = scope_of(task)
-    if task.invalidation_id is not None and isinstance(scope, RangeScope):
-        return Outcome(invalidations=invalidations_for(task, [scope.span]))
+    if task.invalidation_id is not None and isinstance(scope, RangeScope | LabelScope):
+        part = scope.span if isinstance(scope, RangeScope) else scope.label
+        return Outcome(invalidations=invalidations_for(task, [part]))
     return Outcome(events_for(task, [scope]))

@@ -18,7 +18,8 @@ from uuid import UUID
 
 from pydantic import Field
 
-from tracelake.domain.dag.catalog import ConfigProblem, Count, OperatorSpec, Wired, checked_by
+from tracelake.domain.dag.catalog import ColumnSource, ConfigPath, ConfigProblem, Count, OperatorSpec, Wired, checked_by
+from tracelake.domain.dag.model import Output as DagOutput
 from tracelake.domain.dag.model import Storage
 from tracelake.domain.object_names import Folder
 from tracelake.domain.ranges import Range, format_partition_key, parse_partition_key, split, subtract
@@ -73,10 +74,21 @@ def check_wiring(config: Mapping[str, Any], wired: Wired) -> Sequence[ConfigProb
     return problems
 
 
-def ignored_settings(config: Mapping[str, Any]) -> Mapping[str, str]:
+def ignored_settings(config: Mapping[str, Any], _outputs: Sequence[DagOutput]) -> Mapping[ConfigPath, str]:
     if config.get("delete_after_compact", True):
         return {}
-    return {"grace_seconds": " with delete_after_compact: false: no rows are deleted"}
+    return {("grace_seconds",): " with delete_after_compact: false: no rows are deleted"}
+
+
+def column_lineage(config: Mapping[str, Any], wired: Wired) -> Sequence[ColumnSource]:
+    """Each table is copied. Of an input with another name than its table, this is known only when it is read."""
+    tables = tuple(config.get("tables") or ALL)
+    return [
+        ColumnSource(column, table, column, index)
+        for index, (table, columns) in enumerate(zip(tables, table_columns(config, wired), strict=True))
+        if table in wired.inputs
+        for column in columns or ()
+    ]
 
 
 SPEC = OperatorSpec(
@@ -89,6 +101,7 @@ SPEC = OperatorSpec(
     ignores=ignored_settings,
     check_wiring=check_wiring,
     output_columns=table_columns,
+    column_lineage=column_lineage,
 )
 
 

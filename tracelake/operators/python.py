@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from pydantic import Field, field_validator
 
-from tracelake.domain.dag.catalog import Count, OperatorSpec, checked_by, every_input
-from tracelake.domain.dag.model import Storage
+from tracelake.domain.dag.catalog import Count, OperatorSpec, checked_by, every_input, files_of_tables
+from tracelake.domain.dag.model import FIRED, Storage
 from tracelake.domain.ranges import Range
 from tracelake.errors import WorkFailed
 from tracelake.operators.api.context import Secrets, TaskContext
@@ -20,6 +20,8 @@ from tracelake.operators.api.inputs import WHOLE
 from tracelake.operators.api.outcome import OperatorConfig, Outcome, in_full
 from tracelake.operators.api.outputs import Output
 from tracelake.operators.api.runtimes import ON_WORKERS
+from tracelake.operators.helpers.declared_lineage import check_lineage, declared_lineage
+from tracelake.wire.task_messages import FireRef
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -32,6 +34,7 @@ class Config(OperatorConfig):
     args: Mapping[str, Any] = Field(default_factory=dict)
     mode: Literal["partition", "full"] = "partition"
     files: int = Field(default=1, ge=1, le=1000)
+    lineage: Mapping[str, list[str]] = Field(default_factory=dict)
 
     @field_validator("function")
     @classmethod
@@ -45,12 +48,17 @@ class Config(OperatorConfig):
 SPEC = OperatorSpec(
     checked_by(Config),
     frozenset({ON_WORKERS}),
+    source_kinds=FIRED,
     outputs=Count(1, None),
     storages=(Storage.PARQUET, Storage.BUFFERED),
+    ignores=files_of_tables,
     reads=every_input,
     narrows=every_input,
     takes_secrets=True,
     makes_whole=in_full,
+    tuning=("lineage",),
+    check_wiring=check_lineage,
+    column_lineage=declared_lineage,
 )
 
 
@@ -66,6 +74,8 @@ class Call:
     progress: Callable[[int, int | None, str], None]
     secrets: Secrets
     """The secrets that the job names, by name."""
+    fired: FireRef | None = None
+    """Of a source: what fired it, with `kind`, the `slot` of a schedule, or the `body` of a webhook."""
 
     @property
     def range(self) -> tuple[int, int] | None:
@@ -87,6 +97,7 @@ def run(ctx: TaskContext[Config]) -> Outcome | None:
             tuple(output.stem for output in ctx.outputs),
             ctx.progress,
             ctx.secrets,
+            ctx.fired,
         )
         with spark_failures("/config/function"):
             for output, frame in _by_output(ctx, function(frames, call)):

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 from pydantic import Field
 
-from tracelake.domain.dag.catalog import ConfigProblem, OperatorSpec, Wired, checked_by, every_input
-from tracelake.domain.dag.model import Storage
+from tracelake.domain.dag.catalog import ConfigPath, ConfigProblem, OperatorSpec, Wired, checked_by, every_input
+from tracelake.domain.dag.model import Output, Storage
 from tracelake.domain.filter.tree import Op
 from tracelake.domain.ranges import Range, format_partition_key, intersect, subtract
 from tracelake.domain.suggest import closest
@@ -25,6 +25,7 @@ from tracelake.operators.helpers.quality_checks import (
     MOST_ROWS,
     AnyCheck,
     Check,
+    CheckResult,
     CompareRows,
     Continuous,
     InRange,
@@ -34,8 +35,8 @@ from tracelake.operators.helpers.quality_checks import (
     Unique,
     about,
     ends,
+    report,
 )
-from tracelake.operators.helpers.quality_report import CheckResult, report
 from tracelake.wire.markers import NUMBER
 
 if TYPE_CHECKING:
@@ -69,10 +70,18 @@ def _wiring_problems(config: Config, wired: Wired) -> Iterator[ConfigProblem]:
             yield ConfigProblem(path, "which input is checked?", f"input: one of {', '.join(wired.inputs)}")
 
 
+def ignored_settings(config: Mapping[str, Any], _outputs: Sequence[Output]) -> Mapping[ConfigPath, str]:
+    reason = " on a check of kind sql: its query names the inputs that it reads"
+    return {
+        ("checks", index, "input"): reason for index, check in enumerate(config["checks"]) if check["kind"] == "sql"
+    }
+
+
 SPEC = OperatorSpec(
     checked_by(Config),
     frozenset({ON_WORKERS}),
     storages=(Storage.PARQUET,),
+    ignores=ignored_settings,
     check_wiring=check_wiring,
     reads=every_input,
     narrows=every_input,

@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Self
 from pydantic import Field, field_validator, model_validator
 
 from tracelake.data.files.shape import TYPES
-from tracelake.domain.dag.catalog import Columns, OperatorSpec, Wired, checked_by
-from tracelake.domain.dag.model import Storage
+from tracelake.domain.dag.catalog import Columns, ConfigPath, OperatorSpec, Wired, checked_by
+from tracelake.domain.dag.model import FIRED, Storage
+from tracelake.domain.dag.model import Output as DagOutput
 from tracelake.domain.event import LabelScope
 from tracelake.domain.ranges import MAX_END, Range, is_partition_key
 from tracelake.errors import InvalidRequest, WorkFailed
@@ -90,14 +91,15 @@ def output_columns(config: Mapping[str, Any], _wired: Wired) -> Sequence[Columns
     return [tuple(Config.model_validate(dict(config)).types) or None]
 
 
-def ignored_settings(config: Mapping[str, Any]) -> Mapping[str, str]:
-    form = config.get("format")
-    return {} if form == "csv" else dict.fromkeys(("header", "delimiter"), f" with format: {form}; it is for csv")
+def ignored_settings(config: Mapping[str, Any], _outputs: Sequence[DagOutput]) -> Mapping[ConfigPath, str]:
+    form = config["format"]
+    return {} if form == "csv" else dict.fromkeys((("header",), ("delimiter",)), f" with format: {form}; it is for csv")
 
 
 SPEC = OperatorSpec(
     checked_by(Config),
     frozenset({ON_WORKERS}),
+    source_kinds=FIRED,
     storages=(Storage.PARQUET,),
     ignores=ignored_settings,
     output_columns=output_columns,
@@ -169,9 +171,8 @@ def _files(ctx: TaskContext[Config]) -> list[tuple[str, Path]]:
     if isinstance(ctx.scope, LabelScope) and ctx.config.partition == "file":
         labelled = [(label, file) for label, file in labelled if label == ctx.scope.label] or labelled
     if not labelled:
-        raise WorkFailed(
-            f"{ctx.config.path} holds no file that matches {pattern}", where="/config/path", hint="check `pattern`"
-        )
+        found = "is a file whose name does not match" if place.is_file() else "holds no file that matches"
+        raise WorkFailed(f"{ctx.config.path} {found} {pattern}", where="/config/path", hint="check `pattern`")
     if len(labelled) > MAX_FILES:
         raise WorkFailed(f"{len(labelled)} files at once; at most {MAX_FILES}", where="/config/path")
     return labelled

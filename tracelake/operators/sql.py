@@ -7,7 +7,15 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from pydantic import Field
 
-from tracelake.domain.dag.catalog import Columns, ColumnSource, ConfigProblem, OperatorSpec, Wired, checked_by
+from tracelake.domain.dag.catalog import (
+    Columns,
+    ColumnSource,
+    ConfigProblem,
+    OperatorSpec,
+    Wired,
+    checked_by,
+    files_of_tables,
+)
 from tracelake.domain.dag.model import Storage
 from tracelake.domain.event import LabelScope, RangeScope
 from tracelake.domain.ranges import Range
@@ -67,10 +75,24 @@ def tables_read(config: Mapping[str, Any], inputs: Sequence[str]) -> Collection[
     return checked(config["query"], inputs).tables
 
 
+def canonical(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Without comments, line breaks and the case of keywords. What does not parse stays as it is."""
+    from sqlglot.errors import SqlglotError
+
+    from tracelake.domain.sql.dialect import parse, render
+
+    try:
+        return {**config, "query": ";".join(render(tree) for tree in parse(config["query"]))}
+    except SqlglotError:
+        return config
+
+
 SPEC = OperatorSpec(
     checked_by(Config),
     frozenset({ON_WORKERS}),
+    canonical=canonical,
     storages=(Storage.PARQUET, Storage.BUFFERED),
+    ignores=files_of_tables,
     check_wiring=check_wiring,
     reads=tables_read,
     narrows=tables_read,

@@ -11,7 +11,7 @@ from typing import NoReturn
 from pydantic import BaseModel, ConfigDict
 
 from tracelake.domain.dag.catalog import Count, OperatorSpec, checked_by, every_input
-from tracelake.domain.dag.model import Storage
+from tracelake.domain.dag.model import FIRED, Storage
 from tracelake.errors import WorkFailed
 from tracelake.operators.api.context import TaskContext
 from tracelake.operators.api.runtimes import IN_SANDBOXES
@@ -26,6 +26,7 @@ class Config(BaseModel):
 SPEC = OperatorSpec(
     checked_by(Config),
     IN_SANDBOXES,
+    source_kinds=FIRED,
     outputs=Count(0, None),
     storages=(Storage.PARQUET, Storage.BUFFERED),
     runs_bundle=True,

@@ -65,6 +65,14 @@ class Relation:
     cold: ColdFiles | None
     filters: tuple[Filter, ...] = ()
     """The filters of the DAG: a row is visible if it passes any of them, or if there are none."""
+    hot_columns: tuple[ColumnEntry, ...] | None = None
+    """Of a hot table, once it was looked up in Postgres."""
+
+    @property
+    def columns(self) -> tuple[ColumnEntry, ...]:
+        """In Spark's types; none where they are not known yet."""
+        cold = self.cold.columns if self.cold is not None else None
+        return (self.hot_columns if self.hot else cold) or ()
 
 
 @dataclass(frozen=True)

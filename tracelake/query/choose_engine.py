@@ -7,9 +7,10 @@ from dataclasses import replace
 from typing import Final, Literal
 
 from tracelake.errors import QueryFailed
-from tracelake.query.checked_query import CheckedQuery, Relation
+from tracelake.query.checked_query import CheckedQuery
 from tracelake.query.engine import CannotRun, InProgress, QueryEngine, QueryResult, query_timeout
-from tracelake.query.sail.supports import why_not
+from tracelake.query.sail.translate import translated
+from tracelake.query.sail.types import NotOnSail
 from tracelake.runtime.metrics import Metrics
 from tracelake.settings import QuerySettings
 
@@ -28,15 +29,13 @@ class ChosenEngine:
 
     async def run(self, query: CheckedQuery) -> QueryResult:
         began = time.monotonic()
-        reason = self._why_not_sail(query)
-        if reason is None:
-            try:
-                result = await self._sail.run(query)
-            except CannotRun as other:
-                reason = other.reason
-            else:
-                self._metrics.query_runs.labels("sail", "same").inc()
-                return result
+        try:
+            result = await self._run_on_sail(query)
+        except CannotRun as other:
+            reason = other.reason
+        else:
+            self._metrics.query_runs.labels("sail", "same").inc()
+            return result
         if self._mode == "sail":
             raise QueryFailed(f"Sail does not run it ({reason})", hint="set query.engine to auto, and Spark does")
         self._metrics.query_runs.labels("spark", reason).inc()
@@ -45,23 +44,22 @@ class ChosenEngine:
     def in_progress(self, state: InProgress) -> int:
         return self._spark.in_progress(state) + self._sail.in_progress(state)
 
-    def _why_not_sail(self, query: CheckedQuery) -> str | None:
+    async def _run_on_sail(self, query: CheckedQuery) -> QueryResult:
+        """What Sail cannot run, or should not because there is much of it, is refused before it starts."""
         if query.export is not None:
-            return "export"
-        for relation in query.relations.values():
-            if (reason := _why_not_files(relation)) is not None:
-                return reason
-        size = sum(relation.cold.bytes for relation in query.relations.values() if relation.cold)
-        return "large" if size > self._scan_bytes else why_not(query.checked, query.relations)
+            raise CannotRun("export")
+        if sum(relation.cold.bytes for relation in query.relations.values() if relation.cold) > self._scan_bytes:
+            raise CannotRun("large")
+        if not any(relation.hot for relation in query.relations.values()):  # else the columns are not known yet
+            _refuse_other_values(query)
+        return await self._sail.run(query)
 
 
-def _why_not_files(relation: Relation) -> str | None:
-    if relation.hot:
-        return "hot"
-    if relation.filters:
-        return "filter"
-    cold = relation.cold
-    return "no_files" if cold is None or not cold.columns or not cold.files or cold.cut else None
+def _refuse_other_values(query: CheckedQuery) -> None:
+    try:
+        translated(query.checked, query.relations)
+    except NotOnSail as error:
+        raise CannotRun(error.reason) from None
 
 
 def _rest_of(query: CheckedQuery, passed: float) -> CheckedQuery:

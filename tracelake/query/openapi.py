@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from tracelake.wire.openapi import answers, as_json, schemas
+from tracelake.wire.openapi import answers, as_json, operation, schemas
 from tracelake.wire.query_messages import ARROW, QueryAnswer, QueryRequest, TaskQueryRequest
-from tracelake.wire.user_calls import USER
+from tracelake.wire.user_calls import CALLS, USER
+
+VERIFY = CALLS["verify_dataset"]
+DIFF = CALLS["diff_dataset"]
 
 SECURITY = {
     "worker": {"type": "apiKey", "in": "header", "name": "X-Trace-Worker-Token"},
@@ -32,9 +35,11 @@ def document() -> dict[str, Any]:
         "paths": {
             "/v1/task/query": {"post": _query("task", "task_query", TaskQueryRequest)},
             "/v1/query": {"post": _query("worker", "query", QueryRequest) | {"parameters": [user]}},
+            f"/internal/v1{VERIFY.path}": {"get": operation(VERIFY) | {"security": [{"worker": []}]}},
+            f"/internal/v1{DIFF.path}": {"get": operation(DIFF) | {"security": [{"worker": []}]}},
         },
         "components": {
-            "schemas": schemas([TaskQueryRequest, QueryRequest, QueryAnswer]),
+            "schemas": schemas([TaskQueryRequest, QueryRequest, QueryAnswer, VERIFY.answer, DIFF.answer]),
             "securitySchemes": SECURITY,
         },
     }

@@ -23,12 +23,15 @@ from tracelake.ports import ObjectStore
 from tracelake.query.answer import QueryAnswerer
 from tracelake.query.audit import Audit
 from tracelake.query.choose_engine import ChosenEngine
+from tracelake.query.diff.compare import DatasetDiffer
 from tracelake.query.engine import InProgress, QueryEngine
+from tracelake.query.engine_seconds import EngineSeconds
 from tracelake.query.resolve import Resolver
-from tracelake.query.routes import openapi_route, task_route, user_route
+from tracelake.query.routes import diff_route, openapi_route, task_route, user_route, verify_route
 from tracelake.query.sail.engine import SailEngine
 from tracelake.query.spark import QuerySpark, query_options
 from tracelake.query.spark_engine import SparkEngine
+from tracelake.query.verify.verify import DatasetVerifier
 from tracelake.runtime.listeners import Listener, bearer, listener_app, open_listeners, require_our_token
 from tracelake.runtime.metrics import OPENMETRICS_TEXT, Metrics
 from tracelake.runtime.process import Process, wait_for_service
@@ -72,18 +75,26 @@ async def serving(
 ) -> AsyncIterator[dict[str, str]]:
     """Open both listeners and yield their addresses."""
     dsn = required(settings.data.query_dsn, "data.query_dsn")
-    on_spark = SparkEngine(spark, objects, dsn, settings.query, metrics)
-    on_sail = SailEngine(settings.home / "work" / "sail", objects, settings.query, metrics)
+    spent = EngineSeconds(settings.query.engine_seconds)
+    on_spark = SparkEngine(spark, objects, dsn, settings.query, metrics, spent=spent)
+    on_sail = SailEngine(settings.home / "work" / "sail", objects, dsn, settings.query, metrics, spent=spent)
+    await on_sail.remove_leftovers()
     engine: QueryEngine = on_spark
     if settings.query.engine != "spark":
         engine = ChosenEngine(on_spark, on_sail, settings.query, metrics)
     for state in IN_PROGRESS:
         metrics.queries_in_progress.labels(state).set_function(partial(engine.in_progress, state))
     audit = Audit(settings.home / "work" / "query-audit", dispatcher)
-    answerer = QueryAnswerer(Resolver(dispatcher), engine, audit, settings.query, metrics)
+    resolver = Resolver(dispatcher)
+    answerer = QueryAnswerer(resolver, engine, audit, settings.query, metrics)
+    differ = DatasetDiffer(dispatcher, resolver, on_spark, audit, settings.query)
     verifier = Verifier(dispatcher.jwks, settings.tokens)
     inside = (
         user_route(answerer, settings.identity),
+        verify_route(
+            DatasetVerifier(dispatcher, objects, settings.home / "work" / "verify"), dispatcher, settings.identity
+        ),
+        diff_route(differ, dispatcher, settings.identity),
         openapi_route(settings.identity),
         metrics_route(metrics, settings.identity),
     )

@@ -25,6 +25,7 @@ from tracelake.query.checked_query import CheckedQuery
 from tracelake.query.collect import Rows, collect, export
 from tracelake.query.end_query import EndQuery
 from tracelake.query.engine import InProgress, QueryResult, query_timeout
+from tracelake.query.engine_seconds import EngineSeconds
 from tracelake.query.failures import spark_lost, translated_errors
 from tracelake.query.plans import planned
 from tracelake.query.sessions import Prepared, Sessions
@@ -76,8 +77,11 @@ class SparkEngine:
         data_dsn: str,
         settings: QuerySettings,
         metrics: Metrics | None = None,
+        *,
+        spent: EngineSeconds | None = None,
     ) -> None:
         self._spark = spark
+        self._spent = spent or EngineSeconds(settings.engine_seconds)
         self._metrics = metrics or Metrics()
         self._store = Store(objects, data_dsn)
         self._max_bytes = settings.max_bytes
@@ -85,12 +89,17 @@ class SparkEngine:
         self._wait_seconds = settings.wait_seconds
         self._again = asyncio.Lock()
         self._slots = Slots(
-            settings.concurrency, settings.waiting, settings.wait_seconds, for_users=settings.user_slots
+            settings.concurrency,
+            settings.waiting,
+            settings.wait_seconds,
+            for_users=settings.user_slots,
+            per_org=settings.org_concurrency,
         )
         self._threads = ThreadPoolExecutor(settings.concurrency, "query")
         self._ending: set[asyncio.Task[None]] = set()
 
     async def run(self, query: CheckedQuery) -> QueryResult:
+        self._spent.check(query.caller.org_id)
         try:
             async with asyncio.timeout(query.answer_within):
                 return await self._run_twice(query)
@@ -130,13 +139,14 @@ class SparkEngine:
 
     async def _run(self, running: _Running) -> QueryResult:
         kind: Kind = "user" if running.query.caller.task_id is None else "task"
-        await self._slots.take(kind)
+        org_id = running.query.caller.org_id
+        await self._slots.take(kind, org_id)
         try:
             sessions = await self._sessions()
             running.began = time.monotonic()
             thread = asyncio.get_running_loop().run_in_executor(self._threads, self._answer, sessions, running)
         except BaseException:
-            self._slots.give_back(kind)
+            self._slots.give_back(kind, org_id)
             raise
         ended = asyncio.create_task(self._until_ended(sessions, running, thread, kind))
         self._ending.add(ended)
@@ -174,7 +184,9 @@ class SparkEngine:
             end_requested.cancel()
             await self._end(sessions, running, thread)
         finally:
-            self._slots.give_back(kind)
+            org_id = running.query.caller.org_id
+            self._slots.give_back(kind, org_id)
+            self._spent.charge(org_id, time.monotonic() - running.began)
 
     async def _give_up(self, sessions: Sessions) -> None:
         if await self._spark.give_up(sessions):

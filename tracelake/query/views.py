@@ -76,7 +76,7 @@ def _filtered(frame: DataFrame, filters: Sequence[Filter]) -> DataFrame:
 def _cold(prepared: Prepared, relation: Relation, store: Store) -> tuple[str, DataFrame]:
     files = relation.cold
     if files is None or files.columns is None:
-        raise _nothing_yet(relation)
+        raise nothing_yet(relation)
     return _kept(prepared, files, store)
 
 
@@ -138,7 +138,7 @@ class _HotTable:
         generation, moment = self.relation.dataset_version, self.moment
         columns = declared_columns(moment.connection, self.org, generation)
         if columns is None:
-            raise _nothing_yet(self.relation)
+            raise nothing_yet(self.relation)
         return read_buffered(
             self.prepared.spark,
             self.store.dsn,
@@ -150,5 +150,5 @@ class _HotTable:
         )
 
 
-def _nothing_yet(relation: Relation) -> Unavailable:
+def nothing_yet(relation: Relation) -> Unavailable:
     return Unavailable(f"nothing has been written to {relation.name} yet", where=relation.name, hint="retry later")

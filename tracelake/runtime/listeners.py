@@ -24,6 +24,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from tracelake.errors import (
     BadInput,
+    BodyTooLarge,
     Busy,
     Conflict,
     DatabaseUnavailable,
@@ -53,6 +54,7 @@ log = structlog.get_logger()
 T = TypeVar("T")
 
 STATUS_OF: Sequence[tuple[type[TraceError], int]] = (
+    (BodyTooLarge, 413),
     (BadInput, 400),
     (Unauthenticated, 401),
     (Forbidden, 403),

@@ -40,6 +40,12 @@ class Metrics:
         self.events = Counter(
             "trace_events_accepted", "Events in calls that were accepted.", ("dag", "job"), registry=registry
         )
+        self.unchanged = Counter(
+            "trace_partitions_unchanged",
+            "Partitions that were written again with the same content, so that their readers got no tasks.",
+            ("dag", "job"),
+            registry=registry,
+        )
         self.transitions = Counter(
             "trace_task_transitions", "Tasks that went from one state to another.", ("from", "to"), registry=registry
         )
@@ -199,6 +205,10 @@ class HttpTallies(Collector):
 GAUGES: Final[dict[str, tuple[str, Sequence[str]]]] = {
     "trace_tasks_queued": ("Tasks that wait for a worker or a slot.", ("org", "dag", "job")),
     "trace_tasks_queued_oldest_seconds": ("How long the oldest of them has waited.", ("org", "dag", "job")),
+    "trace_tasks_in_flight": (
+        "Tasks that are woken, run, or wait for a slot, by operator; always-on sources are left out.",
+        ("operator", "runtime", "state"),
+    ),
     "trace_lease_lag_seconds": ("How far past its end the oldest lease is that has not been expired yet.", ()),
     "trace_retry_lag_seconds": ("How far past its time the oldest retry is that was not queued yet.", ()),
     "trace_outbox_pending": ("Outbox entries that are pending.", ("kind",)),
@@ -206,6 +216,8 @@ GAUGES: Final[dict[str, tuple[str, Sequence[str]]]] = {
     "trace_outbox_dead": ("Outbox entries that were given up.", ("kind",)),
     "trace_buffer_batches_dead": ("Batches that the sink gave up.", ()),
     "trace_sources": ("Always-on sources.", ("state",)),
+    "trace_jobs_paused": ("Jobs that get no new tasks.", ("org", "dag", "job", "reason")),
+    "trace_events_held": ("Events and invalidations that wait for a paused job.", ("org", "dag", "job")),
     "trace_queue_messages": ("Messages in a queue.", ("queue", "state")),
     "trace_queue_oldest_seconds": ("How long the oldest ready message has waited.", ("queue",)),
     "trace_gauges_read": ("1: the figures above were read; 0: their database does not answer.", ()),

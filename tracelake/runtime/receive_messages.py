@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final
 
@@ -33,6 +34,11 @@ class FreeSlots:
             await sleep_unless(self._freed, STOP_CHECK_SECONDS)
         return 0 if stop.is_set() else self.free
 
+    async def wait_for_change(self) -> None:
+        """Waits until another slot is free."""
+        self._freed.clear()
+        await self._freed.wait()
+
     def take_for(self, task: asyncio.Task[Any]) -> None:
         """Takes a slot until the task has ended."""
         self.free -= 1
@@ -43,30 +49,42 @@ class FreeSlots:
         self._freed.set()
 
 
+@dataclass(frozen=True)
+class Ask:
+    """What to receive: from which queues, in this order and of each at most so many; and how many in all."""
+
+    queues: Mapping[str, int]
+    most: int
+    again_when_freed: bool = False
+    """More could be received as soon as another slot is free: then a call that waits is made anew."""
+
+
 async def receive_messages(
     queue: Queue,
-    name: str,
     slots: FreeSlots,
     stop: asyncio.Event,
     *,
     visibility: timedelta,
-    count: Callable[[int], int],
+    ask: Callable[[int], Ask],
 ) -> AsyncIterator[Sequence[Delivery]]:
-    """Batches of messages until `stop`. `count`: how many to receive at most while so many slots are free."""
+    """Batches of messages until `stop`. `ask`: what to receive while so many slots are free."""
     while free := await slots.wait_for_free(stop):
-        if deliveries := await _receive(queue, name, stop, count(free), visibility):
+        if deliveries := await _receive(queue, slots, stop, ask(free), visibility):
             yield deliveries
 
 
 async def _receive(
-    queue: Queue, name: str, stop: asyncio.Event, most: int, visibility: timedelta
+    queue: Queue, slots: FreeSlots, stop: asyncio.Event, ask: Ask, visibility: timedelta
 ) -> Sequence[Delivery]:
-    receiving = asyncio.create_task(queue.receive(name, max_messages=most, visibility=visibility, wait=WAIT))
-    stopping = asyncio.create_task(stop.wait())
+    receiving = asyncio.create_task(queue.receive(ask.queues, max_messages=ask.most, visibility=visibility, wait=WAIT))
+    enders: list[asyncio.Task[Any]] = [asyncio.create_task(stop.wait())]
+    if ask.again_when_freed:
+        enders.append(asyncio.create_task(slots.wait_for_change()))
     try:
-        await asyncio.wait({receiving, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({receiving, *enders}, return_when=asyncio.FIRST_COMPLETED)
     finally:
-        stopping.cancel()
+        for ender in enders:
+            ender.cancel()
         receiving.cancel()  # unless it is done; what it was about to return is delivered again
         await asyncio.wait({receiving})
     if receiving.cancelled():
@@ -74,6 +92,6 @@ async def _receive(
     try:
         return receiving.result()
     except TraceError as wrong:  # also one that does not pass by itself: work in progress is not dropped for it
-        log.warning("nothing received", queue=name, **wrong.as_dict())
+        log.warning("nothing received", queue=", ".join(ask.queues), **wrong.as_dict())
         await sleep_after_outage(stop)
         return ()

@@ -29,6 +29,7 @@ LIMITS: Final = {
 
 def main(arguments: dict[str, Any]) -> int:
     _become(arguments["uid"])
+    os.nice(arguments.get("nice", 0))
     for name, most in arguments["limits"].items():
         resource.setrlimit(LIMITS[name], (most, most))
     pump = Pump()

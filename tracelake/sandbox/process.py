@@ -16,11 +16,13 @@ import signal
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 from tracelake.errors import SetupError
 from tracelake.sandbox.bubblewrap import Isolation, options_pipe, pipe_with
+from tracelake.sandbox.cgroup import Cgroup
 from tracelake.sandbox.contents import interpreter
 from tracelake.sandbox.seccomp import program
 
@@ -54,6 +56,8 @@ class Launch:
     """Open files that it gets, under the same numbers."""
     folder: str = "/"
     """Where it works without isolation."""
+    cgroup: Cgroup | None = None
+    """The group that limits all its processes."""
 
 
 class Sandbox:
@@ -85,7 +89,10 @@ class Sandbox:
 
     def processor_seconds(self) -> float:
         """Of all its processes since they started."""
-        return sum(map(_processor_seconds, process_tree(self._first)))
+        return sum(map(_processor_seconds, self.pids()))
+
+    def pids(self) -> list[int]:
+        return process_tree(self._first)
 
     def files_in_tmp(self) -> int:
         """Bubblewrap limits the bytes of a tmpfs, but not its inodes, each of which costs kernel memory."""
@@ -205,8 +212,10 @@ async def _start_isolated(
         argv += [interpreter(), "-I", "-S", launch.init, document]
         try:
             files = (options, seccomp, info_write, *isolation.open_files, *launch.inherited)
-            # Its own process group, so that Ctrl-C does not reach it. (uvloop has no `process_group`.)
-            process = await _spawn(argv, out, "/", pass_fds=files, preexec_fn=os.setpgrp)
+            entrances = launch.cgroup.entrances() if launch.cgroup is not None else []
+            for entrance in entrances:
+                stack.callback(os.close, entrance)
+            process = await _spawn(argv, out, "/", pass_fds=files, preexec_fn=partial(_apart, entrances))
         finally:
             os.close(info_write)
         answer = await asyncio.to_thread(_read_all, info)
@@ -214,6 +223,13 @@ async def _start_isolated(
             await process.wait()
             raise SetupError("a sandbox did not start", hint="`trace doctor` shows what is missing")
         return process, json.loads(answer)["child-pid"]
+
+
+def _apart(cgroup: Sequence[int]) -> None:
+    """In its own process group, so that Ctrl-C does not reach it (uvloop has no `process_group`), and in its cgroup."""
+    os.setpgrp()
+    for entrance in cgroup:
+        os.write(entrance, b"0")
 
 
 async def _start_without_isolation(launch: Launch, document: str, out: int) -> tuple[asyncio.subprocess.Process, int]:

@@ -22,7 +22,7 @@ from tracelake.settings.base import Group
 from tracelake.settings.data_plane import QuerySettings, SinkSettings, SparkSettings, WorkerSettings
 from tracelake.settings.databases import DataSettings, QueueSettings, StateSettings
 from tracelake.settings.delivery import DeliverySettings
-from tracelake.settings.dispatcher import DispatcherSettings, LoopSettings
+from tracelake.settings.dispatcher import DispatcherSettings, FlowSettings, LoopSettings
 from tracelake.settings.http import HttpSettings
 from tracelake.settings.lite import PostgresSettings, UpSettings
 from tracelake.settings.load import (
@@ -32,6 +32,7 @@ from tracelake.settings.load import (
     stray_variables,
     to_document,
 )
+from tracelake.settings.retention import RetentionSettings
 from tracelake.settings.root import (
     ANY_NAME,
     Leaf,
@@ -43,7 +44,7 @@ from tracelake.settings.root import (
     shown,
 )
 from tracelake.settings.rpc_pools import RpcPoolSettings
-from tracelake.settings.runtimes import RUNTIMES, RuntimeSettings
+from tracelake.settings.runtimes import RUNTIMES, OperatorSettings, RuntimeSettings
 from tracelake.settings.storage import BundleSettings, CredentialSettings, ObjectSettings
 from tracelake.settings.telemetry import LogSettings, MetricsSettings, TracingSettings
 from tracelake.settings.udf import UdfSettings
@@ -58,6 +59,7 @@ __all__ = [
     "DeliverySettings",
     "DispatcherSettings",
     "EndpointSettings",
+    "FlowSettings",
     "GatewaySettings",
     "Group",
     "HttpSettings",
@@ -67,9 +69,11 @@ __all__ = [
     "LoopSettings",
     "MetricsSettings",
     "ObjectSettings",
+    "OperatorSettings",
     "PostgresSettings",
     "QuerySettings",
     "QueueSettings",
+    "RetentionSettings",
     "RpcPoolSettings",
     "RuntimeSettings",
     "Settings",

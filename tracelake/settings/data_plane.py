@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Self
 
-from pydantic import SecretStr, field_validator
+from pydantic import SecretStr, field_validator, model_validator
 
 from tracelake.settings.base import Group, setting
 
@@ -33,6 +33,7 @@ class QuerySettings(Group):
         ge=0,
     )
     concurrency: int = setting(4, "Queries that run at once; Spark shares its cores.", unit="count", ge=1, le=64)
+    org_concurrency: int = setting(3, "How many of those may be of one organisation.", unit="count", ge=1, le=64)
     user_slots: int = setting(
         1,
         "How many of those are kept for users' queries: tasks never take them, but for the last one there is.",
@@ -42,10 +43,19 @@ class QuerySettings(Group):
     )
     waiting: int = setting(
         32,
-        "Queries of users that may wait for their turn, and as many of tasks; one more is refused as busy.",
+        "Queries of an organisation's users that may wait for their turn, and as many of its tasks; one more is refused"
+        " as busy.",
         unit="count",
         ge=0,
         le=10_000,
+    )
+    engine_seconds: float = setting(
+        0.0,
+        "For how many seconds in a minute the queries of one organisation may run, added up; 0 is no limit. Then its"
+        " next ones are refused as busy.",
+        unit="s",
+        ge=0,
+        le=1_000_000,
     )
     wait_seconds: float = setting(30.0, "How long one waits before it is refused as busy.", unit="s", gt=0, le=600)
     timeout_seconds: float = setting(60.0, "The longest a query may run; then it is ended.", unit="s", gt=0, le=3600)
@@ -77,12 +87,21 @@ class QuerySettings(Group):
         pattern=r"^s3://.+/$",
     )
     engine: Literal["spark", "sail", "auto"] = setting(
-        "spark",
-        "What runs queries. `auto`: Sail runs those of which it is known to give the same rows, Spark the others."
-        " `sail`: what Sail does not run is refused. Sail needs the extra `sail`, and what a sandbox needs.",
+        "auto",
+        "What runs queries. `auto`: Sail runs those of which it is known to give the same rows, Spark the others, and"
+        " all of them where there is no sandbox for Sail. `spark`: Spark runs all. `sail`: what Sail does not run is"
+        " refused.",
     )
     sail_memory_mb: int = setting(
         512, "Memory of one organisation's Sail; one that takes more is ended.", unit="MiB", ge=256, le=65536
+    )
+    sail_cpus: float = setting(
+        1.5,
+        "Cores that one organisation's Sail may use, where this process may make cgroups; elsewhere its processes"
+        " have a lower priority.",
+        unit="cores",
+        gt=0.05,
+        le=256,
     )
     sail_threads: int = setting(2, "Threads of one organisation's Sail that run queries.", unit="count", ge=1, le=256)
     sail_concurrency: int = setting(
@@ -97,6 +116,14 @@ class QuerySettings(Group):
     sail_scan_mb: int = setting(
         256, "A query whose files are larger together runs on Spark.", unit="MiB", ge=1, le=65536
     )
+    sail_hot_rows: int = setting(
+        200_000,
+        "Rows of a table in Postgres that are copied for a query on Sail; one that needs more runs on Spark.",
+        unit="count",
+        ge=0,
+        le=100_000_000,
+    )
+    sail_hot_mb: int = setting(64, "The same in bytes.", unit="MiB", ge=1, le=65536)
     sail_files_mb: int = setting(
         512, "Room for the files that one organisation's Sail keeps for later queries.", unit="MiB", ge=0, le=1048576
     )
@@ -120,9 +147,28 @@ class WorkerSettings(Group):
         ge=1,
         le=512,
     )
+    min: int = setting(
+        1,
+        "Workers that `trace up` keeps running; 0: none while no job needs one (`idle_timeout`).",
+        unit="count",
+        ge=0,
+        le=64,
+    )
+    max: int = setting(
+        1, "Workers that `trace up` runs at most; each has a Spark of its own.", unit="count", ge=1, le=64
+    )
+    spare_seconds: float = setting(
+        30.0, "A worker that has not been needed for so long is stopped, when its tasks are over.", unit="s", ge=0
+    )
     files_folder: Path | None = setting(
         None, "Where the files are that jobs may read (`read_files`); unset: they may read none.", unit="folder"
     )
+
+    @model_validator(mode="after")
+    def _min_is_not_above_max(self) -> Self:
+        if self.min > self.max:
+            raise ValueError("worker.min must not be larger than worker.max")
+        return self
 
 
 class SinkSettings(Group):

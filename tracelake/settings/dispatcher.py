@@ -22,9 +22,9 @@ class DispatcherSettings(Group):
     )
     replaced_kept_days: int = setting(
         30,
-        "How long the files of a replaced partition stay, for readers that pinned an earlier commit.",
+        "How long the files of a replaced partition stay, for readers that pinned an earlier commit; 0: for ever.",
         unit="days",
-        ge=1,
+        ge=0,
         le=36500,
     )
     functions: int = setting(
@@ -48,15 +48,60 @@ class DispatcherSettings(Group):
         le=10000,
     )
     query_audit_kept_days: int = setting(
-        365, "How long the audit rows of queries are kept; then they are deleted.", unit="days", ge=1, le=36500
+        365, "How long the audit rows of queries are kept; 0: for ever.", unit="days", ge=0, le=36500
     )
-    logs_kept_days: int = setting(14, "How long the logs of tasks are kept.", unit="days", ge=1)
-    outbox_kept_days: int = setting(
-        7,
-        "How long published entries stay in the outbox, for people to read.",
+    logs_kept_days: int = setting(14, "How long the logs of tasks are kept; 0: for ever.", unit="days", ge=0)
+    slots_kept_days: int = setting(
+        90, "How long the slots of cron sources are kept, for people to read.", unit="days", ge=1, le=36500
+    )
+    deliveries_kept_days: int = setting(
+        30,
+        "How long the bodies of deliveries to webhook sources are kept. What identifies a delivery is kept longer: for"
+        " ever where the scheme signs no time.",
         unit="days",
         ge=1,
+        le=36500,
+    )
+    outbox_kept_days: int = setting(
+        7,
+        "How long published entries stay in the outbox, for people to read; 0: for ever.",
+        unit="days",
+        ge=0,
         le=3650,
+    )
+
+
+class FlowSettings(Group):
+    """How tasks share what runs them, and how queues that are too long pause the jobs upstream of them."""
+
+    pressure_seconds: float = setting(
+        1.0,
+        "How often queues are compared with `max_queue_depth` and `max_queue_age`, where a job has one.",
+        unit="s",
+        gt=0,
+        le=60,
+    )
+    release_queue_depth: int = setting(
+        1000,
+        "What waited for a paused job becomes tasks while fewer than this are queued for the job.",
+        unit="tasks",
+        ge=1,
+        le=1000000,
+    )
+    normal_share: int = setting(
+        20,
+        "While tasks of both priorities wait, so many of `normal` are taken for each one of `bulk`.",
+        unit="tasks",
+        ge=1,
+        le=1000,
+    )
+    reserved_slots: int = setting(
+        1,
+        "So many slots of every worker, and places for functions, are never taken by tasks of `bulk` priority; but"
+        " `bulk` may always have one.",
+        unit="count",
+        ge=0,
+        le=512,
     )
 
 
@@ -71,6 +116,15 @@ class LoopSettings(Group):
     )
     reconcile_grace_seconds: float = setting(
         60.0, "What is younger than this is still being processed, and left alone.", unit="s", ge=0
+    )
+    catch_up_seconds: float = setting(
+        21600.0, "How often every input of a job is compared in full with what the job has processed.", unit="s", gt=0
+    )
+    catch_up_queued: int = setting(
+        10000,
+        "No tasks are created to catch up while a job has so many queued, so that new updates do not wait behind them.",
+        unit="count",
+        ge=1,
     )
     lost_wake_up_seconds: float = setting(
         300.0,

@@ -28,12 +28,14 @@ from tracelake.settings.base import Group, setting
 from tracelake.settings.data_plane import QuerySettings, SinkSettings, SparkSettings, WorkerSettings
 from tracelake.settings.databases import DataSettings, QueueSettings, StateSettings
 from tracelake.settings.delivery import DeliverySettings
-from tracelake.settings.dispatcher import DispatcherSettings, LoopSettings
+from tracelake.settings.dispatcher import DispatcherSettings, FlowSettings, LoopSettings
+from tracelake.settings.hook_secrets import HookSecret
 from tracelake.settings.http import HttpSettings
 from tracelake.settings.job_secrets import JobSecret
 from tracelake.settings.lite import PostgresSettings, UpSettings
+from tracelake.settings.retention import RetentionSettings
 from tracelake.settings.rpc_pools import RpcPoolSettings
-from tracelake.settings.runtimes import RUNTIMES, RuntimeSettings
+from tracelake.settings.runtimes import RUNTIMES, OperatorSettings, RuntimeSettings
 from tracelake.settings.storage import BundleSettings, CredentialSettings, ObjectSettings
 from tracelake.settings.telemetry import FaultSettings, LogSettings, MetricsSettings, TracingSettings
 from tracelake.settings.udf import UdfSettings
@@ -67,6 +69,7 @@ class Settings(BaseSettings):
     tls: TlsSettings = TlsSettings()
     http: HttpSettings = HttpSettings()
     dispatcher: DispatcherSettings = DispatcherSettings()
+    retention: RetentionSettings = RetentionSettings()
     query: QuerySettings = QuerySettings()
     gateway: GatewaySettings = GatewaySettings()
     endpoints: EndpointSettings = EndpointSettings()
@@ -74,10 +77,18 @@ class Settings(BaseSettings):
     client: ClientSettings = ClientSettings()
     tokens: TokenSettings = TokenSettings()
     loops: LoopSettings = LoopSettings()
+    flow: FlowSettings = FlowSettings()
     runtimes: Mapping[Name, RuntimeSettings] = RUNTIMES
+    operators: Mapping[Name, OperatorSettings] = {}
     rpc_pools: Mapping[Name, RpcPoolSettings] = {}
     secrets: Mapping[Name, JobSecret] = setting(
         {}, "For jobs that name it in `secrets`, 6 characters or more; only workers get it.", unit="text"
+    )
+    hook_secrets: Mapping[Name, HookSecret] = setting(
+        {},
+        "For webhook sources that name it: signs their calls. 16 characters or more; several that are valid at the same"
+        " time are separated by blanks. Only the Dispatcher gets it.",
+        unit="text",
     )
     worker: WorkerSettings = WorkerSettings()
     sink: SinkSettings = SinkSettings()

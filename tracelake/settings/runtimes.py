@@ -17,7 +17,10 @@ class RuntimeSettings(Group):
         "queue", "How a task gets there: run by the Dispatcher, woken on a queue, or a function is called with it."
     )
     queue: str | None = setting(
-        None, "The queue on which its workers wait; needed by the invoker `queue`.", pattern=r"^[A-Za-z0-9_-]{1,64}$"
+        None,
+        "The queue on which its workers wait; needed by the invoker `queue`. Tasks of `bulk` priority have another,"
+        " whose name is this one with `-bulk`.",
+        pattern=r"^[A-Za-z0-9_-]{1,59}$",
     )
     untrusted: bool = setting(
         default=False,
@@ -41,6 +44,14 @@ class RuntimeSettings(Group):
         ge=1,
         le=10000,
     )
+    max_in_flight: int | None = setting(
+        None,
+        "How many of its tasks may be woken or run at once, of all jobs and organisations; always-on sources do not"
+        " count; unset: no limit.",
+        unit="tasks",
+        ge=1,
+        le=1000000,
+    )
     retry_backoff_seconds: int = setting(30, "Wait before the second attempt; it doubles.", unit="s", ge=0, le=86400)
     retry_max_backoff_seconds: int = setting(600, "The longest wait between attempts.", unit="s", ge=0, le=86400)
 
@@ -53,6 +64,19 @@ class RuntimeSettings(Group):
         if self.retry_max_backoff_seconds < self.retry_backoff_seconds:
             raise ValueError("retry_max_backoff_seconds must not be smaller than retry_backoff_seconds")
         return self
+
+
+class OperatorSettings(Group):
+    """Limits of an operator (`operator:` in YAML), by its name."""
+
+    max_in_flight: int | None = setting(
+        None,
+        "How many of its tasks may be woken or run at once, of all jobs and organisations; always-on sources do not"
+        " count; unset: no limit.",
+        unit="tasks",
+        ge=1,
+        le=1000000,
+    )
 
 
 RUNTIMES: Mapping[str, RuntimeSettings] = {

@@ -27,7 +27,7 @@ from tracelake.errors import Unavailable
 from tracelake.ports import Delivery, Queue
 from tracelake.runtime.crash_points import crash_point
 from tracelake.runtime.metrics import Metrics
-from tracelake.runtime.receive_messages import FreeSlots, receive_messages
+from tracelake.runtime.receive_messages import Ask, FreeSlots, receive_messages
 from tracelake.runtime.retry import retry_with_backoff, sleep_after_outage
 from tracelake.runtime.tracing import span
 from tracelake.sink.notify_failures import notify_failures
@@ -86,7 +86,7 @@ class Sink:
         """Until `stop`; then no more is received, and the batches in progress are finished."""
         slots = FreeSlots(self.groups)
         batches = receive_messages(
-            self.queue, self.queue_name, slots, stop, visibility=VISIBILITY, count=lambda _: self.most
+            self.queue, slots, stop, visibility=VISIBILITY, ask=lambda _: Ask({self.queue_name: self.most}, self.most)
         )
         async with asyncio.TaskGroup() as group:
             async for deliveries in batches:

@@ -12,6 +12,8 @@ from tracelake.errors import PLATFORM_KINDS, DiskFull, TraceError, WorkFailed
 
 DATA = ("22", "23", "42", "0A", "2E")
 """SQLSTATE classes of mistakes in the data or the query: a retry fails again."""
+BY_QUERY = (*DATA, "P0")
+"""Also `raise_error`: the text is a value or a literal of the query, whatever it looks like."""
 RAISED: Final = re.compile(r"^(?:tracelake\.errors\.)?(\w+): (.*)$", re.MULTILINE)
 """An error of a Python worker, which reaches the driver only as text of Spark's exception."""
 NO_SPACE: Final = re.compile(r"IOException: (?:No space left on device|Disk quota exceeded)")
@@ -52,8 +54,13 @@ def state_in(text: str) -> str:
 
 def typed(error: BaseException) -> TraceError | None:
     """Return the error that a worker raised, if the text of Spark's exception contains one; or that of a full disk."""
+    from pyspark.errors import PythonException
+
     if isinstance(error, TraceError):
         return error
+    # What a Python worker raises may quote the SQLSTATE of another database; a query cannot raise such an exception.
+    if not isinstance(error, PythonException) and state_in(str(error)).startswith(BY_QUERY):
+        return None
     if NO_SPACE.search(str(error)):
         return DiskFull.of("Spark's work folder", None)
     for name, message in RAISED.findall(str(error)):

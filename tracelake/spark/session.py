@@ -269,7 +269,7 @@ def _connect(options: SparkOptions) -> SparkSession:
         raise SetupError(
             f"Spark Connect needs packages that are not installed: {error}",
             where="spark.remote",
-            hint="pip install 'tracelake[connect]'; in a checkout: make setup",
+            hint="pip install tracelake; in a checkout: make setup",
         ) from error
     for key, value in configuration.for_connect(options).items():
         session.conf.set(key, value)

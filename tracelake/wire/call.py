@@ -11,6 +11,9 @@ Role = Literal["reader", "writer", "admin"]
 ROLES: tuple[Role, ...] = ("reader", "writer", "admin")
 """Rising: each has the rights of those before it."""
 
+LARGE_DAG_SECONDS = 300.0
+"""Hundreds of jobs are checked and stored job by job."""
+
 
 @dataclass(frozen=True)
 class Call:
@@ -33,5 +36,5 @@ class Call:
     """How large a body may be."""
     seconds: float = 30.0
     """How long the answer may take."""
-    service: Literal["dispatcher", "delivery"] = "dispatcher"
+    service: Literal["dispatcher", "delivery", "query"] = "dispatcher"
     """Who answers it."""

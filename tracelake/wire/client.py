@@ -63,6 +63,15 @@ from tracelake.wire.output_messages import (
     FilesRequest,
 )
 from tracelake.wire.query_messages import AuditAnswer, AuditRequest, AuditRow, RelationsAnswer, RelationsRequest
+from tracelake.wire.source_messages import (
+    CHANGES_SECONDS,
+    ChangesAnswer,
+    FiredAnswer,
+    HookBatchAnswer,
+    HookBatchRequest,
+    HookItem,
+    HookOutcome,
+)
 from tracelake.wire.task_messages import (
     MAX_CLAIMS,
     STOPS_SECONDS,
@@ -76,8 +85,11 @@ from tracelake.wire.task_messages import (
     LogsRequest,
     NotClaimed,
     StopsAnswer,
+    WorkerLoadAnswer,
 )
 from tracelake.wire.user_calls import USER
+from tracelake.wire.user_datasets import DatasetDetail
+from tracelake.wire.user_ledger import LedgerPage, LedgerQuery
 
 A = TypeVar("A")
 
@@ -124,6 +136,27 @@ class DispatcherClient:
         headers = {USER: quote(user, safe="")} if user is not None else {}
         return await _call(self.http, "/internal/query/relations", request, RelationsAnswer, headers)
 
+    async def ledger(self, user: str, dataset: str, query: LedgerQuery) -> LedgerPage:
+        """A page of the ledger of a dataset, if this user may see it."""
+        path = f"/datasets/{quote(dataset, safe='')}/ledger"
+        answer = await self._get_as(user, path, after=query.after, limit=query.limit)
+        return msgspec.json.decode(answer.content, type=LedgerPage)
+
+    async def dataset(self, user: str, dataset: str) -> DatasetDetail:
+        """A dataset by name or uuid, if this user may see it."""
+        answer = await self._get_as(user, f"/datasets/{quote(dataset, safe='')}")
+        return msgspec.json.decode(answer.content, type=DatasetDetail)
+
+    async def _get_as(self, user: str, path: str, **query: int) -> httpx.Response:
+        try:
+            headers = {USER: quote(user, safe="")}
+            answer = await self.http.get(f"/internal/v1{path}", params=query, headers=headers)
+        except httpx.HTTPError as away:
+            raise ServiceUnavailable(f"the Dispatcher does not answer: {away or type(away).__name__}") from None
+        if answer.is_error:
+            raise _refusal(answer)
+        return answer
+
     async def audit(self, rows: Sequence[AuditRow]) -> AuditAnswer:
         request = AuditRequest(rows=list(rows))
         return await _call(self.http, "/internal/query/audit", request, AuditAnswer)
@@ -133,6 +166,11 @@ class DispatcherClient:
         found: Mapping[str, Any] = (await self._get("/internal/jwks/task")).json()
         return found
 
+    async def worker_load(self, runtime: str) -> WorkerLoadAnswer:
+        """What the tasks of a runtime need: decides how many workers are wanted."""
+        answer = await self._get("/internal/worker-load", runtime=runtime)
+        return msgspec.json.decode(answer.content, type=WorkerLoadAnswer)
+
     async def drain_sources(self) -> int:
         """Asks every source to stop, because the system shuts down. Returns how many."""
         answer = await _post(self.http, "/internal/sources/drain", b"", {})
@@ -140,8 +178,24 @@ class DispatcherClient:
 
     async def stops(self, mark: str) -> StopsAnswer:
         """Waits until tasks were ended or held since that mark, for some seconds at most; does not wait without one."""
-        answer = await self._get("/internal/task-stops", seconds=STOPS_SECONDS + 10 if mark else 5, after=mark)
+        answer = await self._get("/internal/task-stops", wait=STOPS_SECONDS + 10 if mark else 5, after=mark)
         return msgspec.json.decode(answer.content, type=StopsAnswer)
+
+    async def fire_schedules(self) -> FiredAnswer:
+        """Has the Dispatcher decide the slots that are due."""
+        answer = await _post(self.http, "/internal/schedules/fire", b"", {})
+        return msgspec.json.decode(answer.content, type=FiredAnswer)
+
+    async def schedule_changes(self, mark: str, seconds: float) -> ChangesAnswer:
+        """Waits until schedules have changed since that mark, for so many seconds at most."""
+        limit, path = min(seconds, CHANGES_SECONDS), "/internal/schedules/changes"
+        answer = await self._get(path, wait=limit + 10, after=mark, seconds=f"{limit:.3f}")
+        return msgspec.json.decode(answer.content, type=ChangesAnswer)
+
+    async def hooks(self, items: Sequence[HookItem]) -> list[HookOutcome]:
+        """Calls to webhook sources, for the Gateway; an outcome for each, in their order."""
+        request = HookBatchRequest(items=list(items))
+        return (await _call(self.http, "/internal/hooks", request, HookBatchAnswer)).outcomes
 
     async def claim_batch(
         self, task_ids: Sequence[UUID], worker_id: str, claim_id: UUID | None = None
@@ -173,8 +227,8 @@ class DispatcherClient:
         request = FailuresRequest(task_ids=list(task_ids))
         return (await _call(self.http, "/internal/alerts/failures", request, FailuresAnswer)).alerts
 
-    async def _get(self, path: str, *, seconds: float | None = None, **parameters: str) -> httpx.Response:
-        timeout = self.http.timeout if seconds is None else httpx.Timeout(seconds, connect=5)
+    async def _get(self, path: str, *, wait: float | None = None, **parameters: str) -> httpx.Response:
+        timeout = self.http.timeout if wait is None else httpx.Timeout(wait, connect=5)
         try:
             answer = await self.http.get(path, params=parameters, timeout=timeout)
         except httpx.HTTPError as away:

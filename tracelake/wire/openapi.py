@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import Any
 
 import msgspec
@@ -59,8 +60,14 @@ def answers(kind: type, refusals: Mapping[str, str] = REFUSALS) -> dict[str, Any
 
 
 def as_json(kind: Any) -> dict[str, Any]:
+    return {"application/json": {"schema": dict(_schema(kind))}}
+
+
+@cache
+def _schema(kind: Any) -> Mapping[str, Any]:
+    """Kept: the error of every API is an answer of each call, six times."""
     (schema,), _ = msgspec.json.schema_components([kind], ref_template=REFS)
-    return {"application/json": {"schema": schema}}
+    return schema
 
 
 def schemas(kinds: Sequence[Any]) -> dict[str, Any]:

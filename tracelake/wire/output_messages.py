@@ -30,11 +30,14 @@ class EventBody(Message, frozen=True):
 
 
 class InvalidationBody(Message, frozen=True):
+    """Of a range, or of a partition with a label."""
+
     dataset_uuid: UUID
     dataset_version: UUID
-    start: Number
-    end: Number
     reason: Text
+    start: Number | None = None
+    end: Number | None = None
+    partition_key: Text | None = None
     cause: Text | None = None
     """What it follows from, such as the hash of the block that took over. A task that runs long must say it: its next
     reorg of the same range is another one only by its cause."""

@@ -113,6 +113,17 @@ class AlertRef(Message, frozen=True):
     """Their names, for a task that routes; never their addresses."""
 
 
+class FireRef(Message, frozen=True, omit_defaults=True):
+    """What fired a source: a slot of its schedule, a delivery to its webhook, or a user."""
+
+    kind: Literal["cron", "webhook", "manual"]
+    slot: datetime | None = None
+    """The nominal time of the slot, in UTC, however late it is."""
+    delivery_id: UUID | None = None
+    body: Any = None
+    """The JSON that came with it: of a webhook, or what a user gave."""
+
+
 class TaskPayload(Message, frozen=True):
     task_id: UUID
     attempt: Attempt
@@ -132,6 +143,10 @@ class TaskPayload(Message, frozen=True):
     secrets: list[str] | msgspec.UnsetType = msgspec.UNSET
     """Their names, never their values, for code that is trusted. Unset where there are none: an older worker does not
     know the field."""
+    fired: FireRef | msgspec.UnsetType = msgspec.UNSET
+    """Of a task of a source that was fired: by what. Unset for any other task."""
+    flush: bool | msgspec.UnsetType = msgspec.UNSET
+    """The operator is to send what it has collected: everything that it reads is paused. Unset for any other task."""
 
 
 class Invocation(TaskPayload, frozen=True, kw_only=True):
@@ -210,6 +225,16 @@ class LogsAnswer(Message, frozen=True):
     kept: int
     full: bool = False
     """The attempt has no room left: further lines are counted, not kept."""
+
+
+class WorkerLoadAnswer(Message, frozen=True):
+    """What the tasks of a runtime need (`domain/workers.py`)."""
+
+    queued: int
+    leased: int
+    sources: int
+    next_retry_seconds: float | None
+    keep_warm_seconds: float | None
 
 
 class DrainAnswer(Message, frozen=True):

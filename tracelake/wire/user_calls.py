@@ -11,18 +11,18 @@ from collections.abc import Mapping
 
 from tracelake.errors import NotFound
 from tracelake.wire.alert_calls import ALERT_CALLS
-from tracelake.wire.call import ROLES, Call, Role
+from tracelake.wire.call import LARGE_DAG_SECONDS, ROLES, Call, Role
+from tracelake.wire.release_calls import RELEASE_CALLS
+from tracelake.wire.run_calls import RUN_CALLS
 from tracelake.wire.user_bundles import MAX_BUNDLE_BODY, BundleAnswer, BundleList, BundleRequest, BundlesQuery
 from tracelake.wire.user_dags import (
     ActivateAnswer,
     ActivateRequest,
     DagDetail,
     DagList,
+    DeactivateAnswer,
     DeployAnswer,
     DeployRequest,
-    PauseAnswer,
-    TriggerAnswer,
-    TriggerRequest,
     VersionList,
 )
 from tracelake.wire.user_datasets import (
@@ -31,23 +31,30 @@ from tracelake.wire.user_datasets import (
     DatasetList,
     DeadBatchList,
     DeadBatchQuery,
+    DropAnswer,
     InvalidateAnswer,
     InvalidateRequest,
     ReplayAnswer,
     ReplayRequest,
 )
+from tracelake.wire.user_diff import DiffAnswer, DiffQuery
+from tracelake.wire.user_ledger import LedgerPage, LedgerQuery, VerifyPage, VerifyQuery
 from tracelake.wire.user_outbox import OutboxList, OutboxQuery, OutboxRetryAnswer, OutboxRetryRequest
 from tracelake.wire.user_tasks import (
     CancelAnswer,
+    CancelManyRequest,
     CancelRequest,
     FailedTasks,
     LogsQuery,
+    ManyTasksAnswer,
+    ManyTasksRequest,
     RetryAnswer,
     TaskDetail,
     TaskLines,
     TaskList,
     TasksQuery,
 )
+from tracelake.wire.user_usage import Usage, UsageQuery
 from tracelake.wire.user_why import Explanation, WhyQuery
 
 __all__ = ["CALLS", "MAX_BATCH_BODY", "PARTS", "ROLES", "USER", "Call", "Role", "named"]
@@ -58,8 +65,9 @@ USER = "x-trace-user"
 MAX_BATCH_BODY = 24 * 1024 * 1024
 """A repaired batch of 16 MiB, in base64."""
 
-LARGE_DAG_SECONDS = 300.0
-"""Hundreds of jobs are checked and stored job by job."""
+
+VERIFY_SECONDS = 900.0
+"""A page ends after some seconds, but never within a commit, whose files may be large."""
 
 CALLS: Mapping[str, Call] = {
     call.name: call
@@ -89,30 +97,13 @@ CALLS: Mapping[str, Call] = {
             seconds=LARGE_DAG_SECONDS,
         ),
         Call(
-            "trigger",
-            "POST",
-            "/dags/{dag}/jobs/{job}/trigger",
+            "deactivate",
+            "DELETE",
+            "/dags/{dag}/active",
             "writer",
-            "Start a manual source: a cursor, one partition, or a range",
-            TriggerAnswer,
-            body=TriggerRequest,
-            optional_body=True,
-        ),
-        Call(
-            "pause_source",
-            "POST",
-            "/dags/{dag}/jobs/{job}/pause",
-            "writer",
-            "Stop an always-on source and keep it stopped, also over deploys",
-            PauseAnswer,
-        ),
-        Call(
-            "resume_source",
-            "POST",
-            "/dags/{dag}/jobs/{job}/resume",
-            "writer",
-            "Resume a paused source, as the same run",
-            PauseAnswer,
+            "Make no version active: tasks end, sources drain, names are released",
+            DeactivateAnswer,
+            seconds=LARGE_DAG_SECONDS,
         ),
         Call("list_tasks", "GET", "/tasks", "reader", "Tasks, the newest first", TaskList, query=TasksQuery),
         Call(
@@ -142,6 +133,24 @@ CALLS: Mapping[str, Call] = {
             CancelAnswer,
             body=CancelRequest,
         ),
+        Call(
+            "cancel_tasks",
+            "POST",
+            "/tasks/cancel",
+            "writer",
+            "End tasks of a DAG, of a job or in a state, some thousand with each call; or count them",
+            ManyTasksAnswer,
+            body=CancelManyRequest,
+        ),
+        Call(
+            "retry_tasks",
+            "POST",
+            "/tasks/retry",
+            "writer",
+            "One more attempt of tasks of a DAG or job that failed for good; or count them",
+            ManyTasksAnswer,
+            body=ManyTasksRequest,
+        ),
         Call("list_datasets", "GET", "/datasets", "reader", "Every dataset and its last commit", DatasetList),
         Call(
             "show_dataset",
@@ -152,6 +161,14 @@ CALLS: Mapping[str, Call] = {
             DatasetDetail,
         ),
         Call(
+            "drop_dataset",
+            "DELETE",
+            "/datasets/{dataset}",
+            "admin",
+            "Remove the rows and files of a dataset that nothing produces or reads",
+            DropAnswer,
+        ),
+        Call(
             "list_dataset_files",
             "GET",
             "/datasets/{dataset}/files",
@@ -160,13 +177,54 @@ CALLS: Mapping[str, Call] = {
             DatasetFiles,
         ),
         Call(
+            "list_ledger",
+            "GET",
+            "/datasets/{dataset}/ledger",
+            "reader",
+            "The commits of a dataset in their order, with the hashes that link them",
+            LedgerPage,
+            query=LedgerQuery,
+        ),
+        Call(
+            "verify_dataset",
+            "GET",
+            "/datasets/{dataset}/verify",
+            "writer",
+            "Recompute the hashes of a page of commits, and read their files",
+            VerifyPage,
+            query=VerifyQuery,
+            seconds=VERIFY_SECONDS,
+            service="query",
+        ),
+        Call(
+            "diff_dataset",
+            "GET",
+            "/datasets/{dataset}/diff",
+            "reader",
+            "The differences between a dataset at two commits, or in two generations",
+            DiffAnswer,
+            query=DiffQuery,
+            seconds=VERIFY_SECONDS,
+            service="query",
+        ),
+        Call(
             "invalidate",
             "POST",
             "/datasets/{dataset}/invalidate",
             "admin",
-            "Invalidate a range: the jobs that read it run again",
+            "Invalidate a range or a partition: the jobs that read it run again",
             InvalidateAnswer,
             body=InvalidateRequest,
+        ),
+        Call(
+            "show_usage",
+            "GET",
+            "/usage",
+            "admin",
+            "Sizes of tables and generations, and what retention would delete",
+            Usage,
+            query=UsageQuery,
+            seconds=LARGE_DAG_SECONDS,
         ),
         Call(
             "list_outbox",
@@ -253,6 +311,8 @@ CALLS: Mapping[str, Call] = {
             Explanation,
             query=WhyQuery,
         ),
+        *RELEASE_CALLS,
+        *RUN_CALLS,
         *ALERT_CALLS,
     )
 }
@@ -262,10 +322,13 @@ _UUID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 PARTS: Mapping[str, tuple[re.Pattern[str], ...]] = {
     "dag": (_NAME,),
     "job": (_NAME,),
+    "request": (_UUID,),
     "task": (_UUID,),
     "dataset": (_NAME, _UUID),
     "publish": (_UUID,),
     "bundle": (_UUID,),
+    "backfill": (_UUID,),
+    "release": (_UUID,),
     "alert": (_NAME,),
     "channel": (_NAME,),
     "delivery": (_UUID,),

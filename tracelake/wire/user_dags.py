@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated
+from typing import Annotated, Literal
 from uuid import UUID
 
 from msgspec import Meta
@@ -50,8 +50,14 @@ class JobRow(Message, frozen=True):
     queued: int
     in_flight: int
     """Queued with a wake-up, or running."""
+    state: str | None
+    """Of a reactive job: `Running` while tasks of it are queued or run, else `Idle`."""
     oldest_seconds: float | None
     """How long the oldest queued task has waited."""
+    paused: bool
+    """It gets no new tasks: `GET /v1/pauses` says why."""
+    held: int
+    """Events and invalidations that wait until it is resumed."""
 
 
 class DagDetail(Message, frozen=True):
@@ -112,6 +118,15 @@ class ActivateAnswer(Message, frozen=True):
     """How many of those became tasks of the same job in the new version."""
 
 
+class DeactivateAnswer(Message, frozen=True):
+    dag_name: str
+    former: UUID | None
+    """The version that was active before."""
+    changed: bool
+    """False: no version was active."""
+    canceled_tasks: int
+
+
 class TriggerRequest(Message, frozen=True):
     """At most one of cursor, partition and range; none of them: something is new."""
 
@@ -126,9 +141,97 @@ class TriggerRequest(Message, frozen=True):
 class TriggerAnswer(Message, frozen=True):
     request_id: UUID
     event_ids: list[UUID]
-    """One for each output of the source; the same ones for the same request."""
+    """One for each output of a source that only emits events; the same ones for the same request."""
     created: bool
     """False: the same request had been made before."""
+    task_id: UUID | None = None
+    """The task of the source; None where it only emits events."""
+
+
+class PausedJob(Message, frozen=True):
+    """A cause for which a job gets no new tasks; a job with several causes is there once for each."""
+
+    dag: str
+    job: str
+    reason: str
+    """`depth`, `age`, `manual`, or `failure` (`pause_on_failure`)."""
+    because: str
+    """The reason in words."""
+    cause: str | None
+    """The job whose queue reached its limit, as `DAG.JOB`; none for a manual pause."""
+    threshold: float | None
+    """That limit: tasks, or seconds."""
+    observed: float | None
+    """What was measured when it was reached."""
+    since: datetime
+    held: int
+    """How many events and invalidations wait for this job to be resumed."""
+
+
+class PauseList(Message, frozen=True):
+    pauses: list[PausedJob]
+
+
+class InFlight(Message, frozen=True):
+    """The organisation's tasks of one operator on one runtime that have not ended; always-on sources are left out."""
+
+    operator: str
+    runtime: str
+    woken: int
+    """Those that a worker can claim."""
+    running: int
+    waiting: int
+    """Those that wait for a slot of their job, operator or runtime."""
+    operator_limit: int | None
+    """How many of the operator may be woken or run at once, of all organisations."""
+    runtime_limit: int | None
+    """The same of the runtime."""
+
+
+class InFlightList(Message, frozen=True):
+    in_flight: list[InFlight]
+
+
+class ProgressQuery(Message, frozen=True):
+    downstream: bool = False
+    """Whether all tasks count that follow from the results of others, or only those that the trigger itself created."""
+
+
+class TriggerFailure(Message, frozen=True):
+    id: UUID
+    dag: str
+    job: str
+    status: Literal["Failed", "Canceled"]
+    reason: str | None
+
+
+class TriggerProgress(Message, frozen=True):
+    """Whoever waits for a trigger reads this again until `ended` is true."""
+
+    request_id: UUID
+    downstream: bool
+    ended: bool
+    """Whether nothing is left to wait for."""
+    succeeded: bool
+    """Whether it has ended, all tasks are completed, and no event or batch was given up."""
+    tasks: int
+    queued: int
+    """Those that wait for another attempt too."""
+    running: int
+    completed: int
+    """Those too whose work a later task of the job did with its own."""
+    failed: int
+    """For good, or canceled."""
+    waiting_events: int
+    """Not routed to the jobs that they trigger yet."""
+    failed_events: int
+    """Given up: `trace outbox retry`."""
+    waiting_batches: int
+    """On their way to the sink; counted only downstream."""
+    dead_batches: int
+    """Refused by the sink: `trace sink dead`."""
+    failures: list[TriggerFailure]
+    """The first of `failed`."""
 
 
 class PauseAnswer(Message, frozen=True):

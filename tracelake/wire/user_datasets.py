@@ -11,9 +11,12 @@ from tracelake.wire.user_fields import Edge, Limit, Name, Text
 
 
 class InvalidateRequest(Message, frozen=True):
-    start: Edge
-    end: Edge
+    """Of a range, with both its ends, or of a partition with a label."""
+
     reason: Text
+    start: Edge | None = None
+    end: Edge | None = None
+    partition: Text | None = None
     request_id: UUID | None = None
 
 
@@ -23,6 +26,12 @@ class InvalidateAnswer(Message, frozen=True):
     dataset_version: UUID
     created: bool
     """False: the same request had been made before."""
+
+
+class DropAnswer(Message, frozen=True):
+    dataset_uuid: UUID
+    generations: int
+    """How many are removed now; 0: it had no files."""
 
 
 class DeadBatchRow(Message, frozen=True):
@@ -75,6 +84,8 @@ class GenerationRow(Message, frozen=True):
     bytes: int | None
     ranges: list[tuple[int, int]]
     """Current blocks, both ends inclusive, merged."""
+    last_commit: int | None = None
+    """Its last commit; None: it has none."""
 
 
 class DatasetCommit(Message, frozen=True):
@@ -115,7 +126,7 @@ class DatasetDetail(DatasetRow, frozen=True):
     read_roles: list[str]
     generations: list[GenerationRow]
     lineage: list[LineageRow]
-    """What its columns are made from, in the active version of its DAG; empty where the job is not SQL."""
+    """What its columns are made from, in the active version of its DAG; empty where the operator does not know it."""
     commits: list[DatasetCommit]
     """The last ones, newest first."""
     newest_dead_batches: list[DeadBatchRow]

@@ -119,6 +119,8 @@ class CommitRow(Message, frozen=True):
     attempt: int
     rows: int | None
     bytes: int | None
+    unchanged: int
+    """How many partitions it wrote with the content that they had already: their readers got no tasks."""
     committed_at: datetime
 
 
@@ -185,6 +187,8 @@ class TaskDetail(Message, frozen=True):
     cancel_reason: str | None
     superseded_by: UUID | None
     """The later task that did its work too: of a job that makes its whole output anew, the newest update is enough."""
+    history: bool
+    """It was created to catch up with data that was there before, or by an event of such a task."""
     memoized_from: UUID | None
     event: EventRow | None
     invalidation: InvalidationRow | None
@@ -211,3 +215,23 @@ class CancelAnswer(Message, frozen=True):
     task_id: UUID
     changed: bool
     """False: it had been canceled before."""
+
+
+class ManyTasksRequest(Message, frozen=True):
+    """Which tasks; at least one of the filters is needed."""
+
+    dag: Name | None = None
+    job: Name | None = None
+    dry_run: bool = False
+    """Only count them."""
+
+
+class CancelManyRequest(ManyTasksRequest, frozen=True):
+    reason: Text = "canceled manually"
+    status: TaskStatus | None = None
+
+
+class ManyTasksAnswer(Message, frozen=True):
+    changed: int
+    left: int
+    """How many there are still: a call changes some thousand."""

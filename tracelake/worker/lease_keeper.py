@@ -36,11 +36,10 @@ class HeldWakeup:
     """A wake-up that this worker holds."""
 
     queue: Queue
-    name: str
     delivery: Delivery
 
     async def extend(self) -> None:
-        await self.queue.extend(self.name, [self.delivery.receipt], VISIBILITY)
+        await self.queue.extend(self.delivery.queue, [self.delivery.receipt], VISIBILITY)
 
 
 class LeaseKeeper:

@@ -59,6 +59,8 @@ async def main(process: Process, queue: Queue, objects: ObjectStore) -> None:
             worker_id=f"worker {socket.gethostname()}:{os.getpid()}",
             concurrency=settings.worker.concurrency,
             metrics=process.metrics,
+            normal_share=settings.flow.normal_share,
+            reserved=settings.flow.reserved_slots,
         )
         # In this order: where all of it starts at once, there is no Dispatcher before there are databases.
         await wait_for_service(process, "the Dispatcher", dispatcher.ready)

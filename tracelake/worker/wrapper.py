@@ -12,6 +12,7 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from uuid import UUID, uuid4
 
 import msgspec
@@ -19,22 +20,23 @@ import structlog
 
 from tracelake.capability.log_context import task_fields
 from tracelake.errors import BadInput, Conflict, Incompatible, LeaseLost, Refused, TraceError, Unavailable
-from tracelake.ports import Delivery, Queue, Receipt
+from tracelake.ports import Delivery, Queue
 from tracelake.runtime.background import in_background
 from tracelake.runtime.coalesce import Coalesced
 from tracelake.runtime.crash_points import crash_point
 from tracelake.runtime.logs import log_fields
 from tracelake.runtime.metrics import Metrics
-from tracelake.runtime.receive_messages import FreeSlots, receive_messages
+from tracelake.runtime.receive_messages import receive_messages
 from tracelake.runtime.retry import retry_with_backoff, sleep_after_outage
 from tracelake.runtime.tracing import span
 from tracelake.wire.client import DispatcherClient, TaskClient
 from tracelake.wire.output_messages import CompleteAnswer, CompleteRequest
-from tracelake.wire.task_messages import MAX_CLAIMS, Claimed, NotClaimed, TaskPayload, Wakeup
+from tracelake.wire.task_messages import Claimed, NotClaimed, TaskPayload, Wakeup
 from tracelake.worker.lease_keeper import VISIBILITY, HeldWakeup, LeaseKeeper
 from tracelake.worker.listen_for_stops import listen_for_stops
 from tracelake.worker.run_task import MAX_ERROR_CHARS, Finished, RunsTasks
 from tracelake.worker.task_api import WorkerTaskApi
+from tracelake.worker.tier_slots import TierSlots
 
 log = structlog.get_logger()
 
@@ -42,13 +44,14 @@ AGAIN_SECONDS = 0.5
 """How often a task whose lease is lost is asked to end."""
 
 Answer = Claimed | NotClaimed
-Acknowledger = Coalesced[Receipt, None]
+Acknowledger = Coalesced[Delivery, None]
 
 
 @dataclass(frozen=True)
 class Wrapper:
     queue: Queue
     queue_name: str
+    """Of the runtime: its bulk tier has another (`domain/tiers.py`)."""
     dispatcher: DispatcherClient
     tasks: TaskClient
     runner: RunsTasks
@@ -59,6 +62,10 @@ class Wrapper:
     keepers: set[LeaseKeeper] = field(default_factory=set)
     """Of all tasks in progress."""
     metrics: Metrics = field(default_factory=Metrics)
+    normal_share: int = 20
+    """Tasks of the normal tier for each one of bulk, while both wait."""
+    reserved: int = 1
+    """Slots that bulk never takes."""
 
     async def work(self, stop: asyncio.Event) -> None:
         """Until `stop`; then no more is received, and the tasks in progress are finished."""
@@ -66,30 +73,31 @@ class Wrapper:
             await self._work(stop)
 
     async def _work(self, stop: asyncio.Event) -> None:
-        slots, ack = FreeSlots(self.concurrency), self._acknowledger(stop)
-        batches = receive_messages(
-            self.queue, self.queue_name, slots, stop, visibility=VISIBILITY, count=lambda free: min(free, MAX_CLAIMS)
-        )
+        tiers, ack = TierSlots(self.queue_name, self.concurrency, self.normal_share, self.reserved), self._ack(stop)
+        batches = receive_messages(self.queue, tiers.slots, stop, visibility=VISIBILITY, ask=tiers.ask)
         async with asyncio.TaskGroup() as group:
             async for deliveries in batches:
+                tiers.received(deliveries)
                 with span("wake-up", wake_ups=len(deliveries)):
                     for delivery, answer in await self._claim(deliveries, stop):
                         task = group.create_task(self._handle(delivery, answer, ack))
                         if not _is_source(answer):  # it mostly waits, and would never free its slot
-                            slots.take_for(task)
+                            tiers.take_for(task, delivery)
             await asyncio.sleep(0)  # the tasks that were claimed last begin, so that their APIs are among `sources`
             for api in self.sources:  # which would never finish by themselves
                 api.stop_requested.set()
 
-    def _acknowledger(self, stop: asyncio.Event) -> Acknowledger:
-        """One call at a time, each for all wake-ups that ended since the last."""
+    def _ack(self, stop: asyncio.Event) -> Acknowledger:
+        """One call at a time for each queue, each for all wake-ups that ended since the last."""
 
-        async def acknowledge(receipts: Sequence[Receipt]) -> list[None]:
-            with suppress(Unavailable):  # this worker is to stop: they are delivered again, and find their tasks closed
-                await retry_with_backoff(lambda: self.queue.ack(self.queue_name, receipts), stop)
-            return [None] * len(receipts)
+        async def acknowledge(deliveries: Sequence[Delivery]) -> list[None]:
+            for queue in {delivery.queue for delivery in deliveries}:
+                receipts = [delivery.receipt for delivery in deliveries if delivery.queue == queue]
+                with suppress(Unavailable):  # this worker is to stop: they are delivered again, and find tasks closed
+                    await retry_with_backoff(partial(self.queue.ack, queue, receipts), stop)
+            return [None] * len(deliveries)
 
-        return Coalesced(acknowledge, key=lambda receipt: receipt, at_once=1)
+        return Coalesced(acknowledge, key=lambda delivery: delivery.receipt, at_once=1)
 
     async def _claim(self, deliveries: Sequence[Delivery], stop: asyncio.Event) -> list[tuple[Delivery, Answer]]:
         """All in one call. What is no wake-up, or is refused, is delivered again or becomes a dead letter."""
@@ -118,14 +126,14 @@ class Wrapper:
                     await self._run_claimed(answer, delivery)
             else:
                 log.info("not claimed", because=answer.reason, body=delivery.body[:200].decode(errors="replace"))
-            await ack(delivery.receipt)
+            await ack(delivery)
             crash_point("wrapper.acknowledged")
         except Exception:
             log.exception("wake-up failed", body=delivery.body[:200].decode(errors="replace"))
 
     async def _run_claimed(self, claimed: Claimed, delivery: Delivery) -> None:
         api = WorkerTaskApi(claimed, self.tasks)
-        keeper = LeaseKeeper(claimed, api, self.tasks, HeldWakeup(self.queue, self.queue_name, delivery))
+        keeper = LeaseKeeper(claimed, api, self.tasks, HeldWakeup(self.queue, delivery))
         lease = asyncio.create_task(keeper.run())
         work = asyncio.create_task(asyncio.to_thread(self.runner.run, claimed, api))
         if _is_source(claimed):

@@ -19,14 +19,13 @@ from urllib.error import URLError
 import msgspec
 
 from tests.support import ROOT
-from tests.support.waiting import wait_until
+from tests.support.waiting import SECONDS, wait_until
 from tracelake.chain.nodes.responses import Block, Receipt
 from tracelake.chain.nodes.rpc_pool import Endpoint, RpcPool
 from tracelake.lite.network_ports import free_port
 from tracelake_devchain.build_block import Made
 
 GETTER = ROOT / "tools" / "get_anvil.py"
-SECONDS = 60
 CHAIN_ID = 31337
 KEPT_STATES = 200
 """What a reorg goes back to must still be there. Without a limit anvil writes every state to the disk."""

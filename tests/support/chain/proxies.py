@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from tests.support.waiting import until
+from tests.support.waiting import SECONDS, until
 from tracelake.chain.nodes.rpc_pool import Endpoint
 
 Change = Callable[[list[dict[str, Any]], list[dict[str, Any]]], "bytes | list[dict[str, Any]]"]
@@ -28,7 +28,7 @@ def rewriting_proxy(url: str, change: Change) -> Iterator[str]:
         def do_POST(self) -> None:
             asked = self.rfile.read(int(self.headers["content-length"]))
             request = urllib.request.Request(url, asked, {"content-type": "application/json"})  # noqa: S310
-            with urllib.request.urlopen(request, timeout=60) as answer:  # noqa: S310 - our own loopback
+            with urllib.request.urlopen(request, timeout=SECONDS) as answer:  # noqa: S310 - our own loopback
                 changed = change(json.loads(asked), json.load(answer))
             output = changed if isinstance(changed, bytes) else json.dumps(changed).encode()
             self.send_response(200)

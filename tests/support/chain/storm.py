@@ -29,7 +29,6 @@ from tracelake.wire.markers import MARKER
 FOLLOWED = "SELECT EXISTS (SELECT FROM trace_meta.followed_blocks)"
 NEWEST = "SELECT number, hash FROM trace_meta.hot_blocks WHERE dataset_version = %s ORDER BY number DESC LIMIT 1"
 TABLES = ("blocks", "transactions", "logs")
-SECONDS = 180.0
 SIZE, FINALITY = 20, 16
 START = 110
 """The chain's height when a story begins: reorgs may be a hundred blocks deep."""

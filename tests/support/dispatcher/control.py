@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 from uuid import UUID
 
 import asyncpg
@@ -21,6 +22,7 @@ from tracelake.domain.dag.catalog import Count, OperatorSpec, checked_by, every_
 from tracelake.domain.dag.model import SourceKind, Storage
 from tracelake.settings import TokenSettings
 from tracelake.store.db import open_pool
+from tracelake.store.identity import User
 from tracelake.store.jobs import JobCache
 from tracelake.store.signing_keys import maintain_keys
 
@@ -31,6 +33,11 @@ class Org:
 
     id: UUID
     user: UUID
+    slug: str = "acme"
+
+    @property
+    def as_user(self) -> User:
+        return User(self.user, self.id, self.slug, None, "admin")
 
 
 @asynccontextmanager
@@ -57,7 +64,7 @@ async def an_org(pool: asyncpg.Pool, slug: str = "acme") -> Org:
     user = await pool.fetchval(
         "INSERT INTO users (org_id, external_id, role) VALUES ($1, $2, 'admin') RETURNING id", org, f"test|{slug}"
     )
-    return Org(org, user)
+    return Org(org, user, slug)
 
 
 async def run_here(control: Control) -> None:
@@ -83,8 +90,14 @@ PULL = OperatorSpec(
     checked_by(Anything),
     frozenset({"ecs_platform"}),
     source_kinds=frozenset(SourceKind),
+    forwards=True,
     outputs=Count(1, 3),
     storages=(Storage.PARQUET, Storage.BUFFERED, Storage.POSTGRES),
     narrows=every_input,
 )
-"""An operator of the workers, for tests: a source of any kind, or reactive."""
+"""An operator of the workers, for tests: a source of any kind that only emits events, or reactive."""
+WORKS = replace(PULL, forwards=False)
+"""The same, where what fires a source makes a task of it."""
+
+NOTHING: Any = None  # the routes of an API are known without the services behind it
+HOLLOW = Control(NOTHING, NOTHING, NOTHING, TokenSettings(), NOTHING, NOTHING, "docs")

@@ -120,3 +120,19 @@ async def drained(control: Control) -> None:
 async def tasks_of(control: Control, chain: Chain, job: str) -> list[UUID]:
     rows = await control.pool.fetch("SELECT id FROM tasks WHERE job_id = $1 ORDER BY id", chain.jobs[job])
     return [row["id"] for row in rows]
+
+
+async def status(control: Control, task_id: object) -> str:
+    found: str = await control.pool.fetchval("SELECT status::text FROM tasks WHERE id = $1", task_id)
+    return found
+
+
+async def expire(control: Control, task_id: object) -> None:
+    """Expires the lease, as if the worker had been silent for long."""
+    await control.pool.execute("UPDATE tasks SET lease_expires_at = now() - interval '1 s' WHERE id = $1", task_id)
+    assert await control.expire_leases().once() == 1
+
+
+async def retry_now(control: Control, task_id: object) -> None:
+    await control.pool.execute("UPDATE tasks SET next_retry_at = now() WHERE id = $1", task_id)
+    assert await control.expire_leases().once() == 1

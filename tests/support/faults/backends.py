@@ -11,9 +11,9 @@ import os
 import random
 import signal
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -57,7 +57,7 @@ class FaultyQueue:
         self._maybe_fail(self.faults.unconfirmed, "published, but not confirmed")
 
     async def receive(
-        self, queue: str, *, max_messages: int, visibility: timedelta, wait: timedelta = timedelta()
+        self, queue: str | Mapping[str, int], *, max_messages: int, visibility: timedelta, wait: timedelta = timedelta()
     ) -> list[Delivery]:
         found = await self.inner.receive(queue, max_messages=max_messages, visibility=visibility, wait=wait)
         seen = [delivery for delivery in found if self.chance.random() >= self.faults.dropped]
@@ -94,7 +94,7 @@ class FaultyQueue:
     def _late(self, message: Outgoing) -> Outgoing:
         if self.chance.random() >= self.faults.delayed:
             return message
-        return Outgoing(message.body, timedelta(milliseconds=self.chance.randrange(1, 300)))
+        return replace(message, delay=timedelta(milliseconds=self.chance.randrange(1, 300)))
 
 
 def disturbed(queue: Queue, faults: Faults | None) -> Queue:

@@ -152,3 +152,31 @@ async def cutting(dsn: str, folder: Path) -> AsyncIterator[tuple[Proxy, str]]:
         yield proxy, dsn.replace(parts.query, f"host={quote(str(folder), safe='')}&port={place['port']}")
     finally:
         server.close()
+
+
+STATEMENTS = {
+    "deploy": ("dags", "insert_version"),
+    "activate": ("dags", "set_current_version"),
+    "trigger": ("sources", "store_trigger"),
+    "invalidate": ("events", "store_invalidation"),
+    "cancel": ("lifecycle", "cancel_task"),
+    "retry": ("lifecycle", "revive_task"),
+    "claim": ("claim", "claim_tasks"),
+    "heartbeat": ("claim", "renew_leases"),
+    "events": ("events", "store_events"),
+    "publish a batch": ("events", "publish_buffer"),
+    "complete": ("complete", "complete_tasks"),
+    "complete with outputs": ("complete", "insert_commit"),
+    "route events": ("route", "route_events"),
+    "route invalidations": ("route", "route_invalidations"),
+    "give slots": ("route", "wake_waiting"),
+    "take entries": ("outbox", "take_entries"),
+    "keep entries": ("outbox", "mark_entries_done"),
+    "run here": ("in_process", "lock_job"),
+    "expire leases": ("lifecycle", "expire_leases"),
+    "queue retries": ("lifecycle", "retry_due"),
+    "start sources": ("sources", "start_sources"),
+    "retire tasks": ("dags", "cancel_retired_tasks"),
+    "record keys": ("signing_keys", "insert_keys"),
+    "settle keys": ("signing_keys", "plan"),
+}

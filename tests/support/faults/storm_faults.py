@@ -15,9 +15,8 @@ from pathlib import Path
 from threading import Event
 from typing import Final
 
-from tests.faults.test_cut_at_commit import STATEMENTS
 from tests.support.faults.backends import fill
-from tests.support.faults.postgres_proxy import When
+from tests.support.faults.postgres_proxy import STATEMENTS, When
 from tests.support.faults.storm_checks import Line
 from tests.support.faults.storm_system import WholeSystem
 from tracelake.store.queries import queries
@@ -51,10 +50,10 @@ class Storm:
             "cut of all connections": self._cut_all,
             "failing node": self._fail_node,
         }
-        if system.disk is None:
+        for name in system.disks:
+            self._kinds[f"full disk of {name}"] = partial(self._fill_disk, name)
+        if not system.disks:
             self.log.append("          no full disk: only root mounts a small one")
-        else:
-            self._kinds["full disk"] = self._fill_disk
 
     def rage(self, seconds: float) -> None:
         """Each kind once, in any order, and then any of them until the time is over."""
@@ -99,9 +98,9 @@ class Storm:
         cut = partial(self._system.proxy.cut_all, seconds)
         return f"cut all connections to state Postgres for {seconds:.1f} s", lambda: self._system.loop.do(cut())
 
-    def _fill_disk(self) -> Fault:
+    def _fill_disk(self, name: str) -> Fault:
         seconds = self._random.uniform(*FULL_SECONDS)
-        return f"full disk of the object store for {seconds:.1f} s", partial(_fill, self._system, seconds)
+        return f"full disk of {name} for {seconds:.1f} s", partial(_fill, self._system.disks[name], seconds)
 
     def _fail_node(self) -> Fault:
         kind = self._random.choice(("drop", "truncate", "error", "throttle"))
@@ -133,9 +132,8 @@ async def _aim(system: WholeSystem, name: str | None, when: When) -> None:
         system.proxy.aim(queries(file)[statement], when)
 
 
-def _fill(system: WholeSystem, seconds: float) -> None:
-    assert system.disk is not None
-    ballast = fill(system.disk)
+def _fill(disk: Path, seconds: float) -> None:
+    ballast = fill(disk)
     time.sleep(seconds)
     ballast.unlink(missing_ok=True)
 

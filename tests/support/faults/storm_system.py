@@ -1,12 +1,12 @@
-"""A whole Trace for a storm: `trace up`, a dev chain that it follows, a webhook that it calls, a small disk for files,
-and a state database behind a proxy that cuts connections.
+"""A whole Trace for a storm: `trace up`, a dev chain that it follows, a webhook that it calls, small disks for
+files, data Postgres and Spark, and a state database behind a proxy that cuts connections.
 """
 
 from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from importlib.resources import files
@@ -23,6 +23,7 @@ from tests.support.faults.postgres_proxy import Proxy, cutting
 from tests.support.loop_thread import LoopThread
 from tests.support.postgres import RunningServer
 from tests.support.systems.trace_up import TraceUp
+from tests.support.waiting import SECONDS
 from tracelake.lite.end_orphans import members_of
 from tracelake.lite.home import Home
 from tracelake.runtime.tls import client_context
@@ -33,7 +34,12 @@ from tracelake_demo.system import SHORT_RUN, Running
 STORY: Final = Story(past=200, piece=50, size=20)
 FINALITY: Final = 16
 CHAIN_ID: Final = 1337
-DISK_MEGABYTES: Final = 96
+DISKS: Final = {
+    "the object store": ("objects", 96),
+    "data Postgres": ("postgres", 640),
+    "Spark's scratch": ("work", 256),
+}
+"""Folders of the home, each on a small disk of its own with so many megabytes."""
 FUNCTION: Final = "large_transfers"
 LEASE: Final = "heartbeat_timeout_seconds: 15s"
 """Whoever was killed is given up after so long; usual are two minutes."""
@@ -75,8 +81,8 @@ class WholeSystem:
     proxy: Proxy
     loop: LoopThread
     """In which the proxy runs."""
-    disk: Path | None
-    """Where the files of datasets lie, if it is a small disk of their own."""
+    disks: Mapping[str, Path]
+    """Small disks by what lies on them; none where this user may not mount any."""
 
     def family(self, name: str) -> list[int]:
         """A process of `trace up` and whatever it started."""
@@ -98,7 +104,7 @@ def whole_system(folder: Path, postgres: RunningServer) -> Iterator[WholeSystem]
     with ExitStack() as until_the_end:
         until_the_end.callback(postgres.drop_database, name)
         dsn = postgres.create_database(name)
-        disk = until_the_end.enter_context(small_disk(home.objects))
+        disks = until_the_end.enter_context(small_disks(home.root))
         loop, proxy, cut_dsn = until_the_end.enter_context(_proxied(dsn, folder))
         devchain = until_the_end.enter_context(
             running_chain(chain_id=CHAIN_ID, blocks=STORY.past + 40, finality=FINALITY)
@@ -106,22 +112,30 @@ def whole_system(folder: Path, postgres: RunningServer) -> Iterator[WholeSystem]
         hook = until_the_end.enter_context(listening())
         env = SETTINGS | {"TRACE_RPC_POOLS__DEV__ENDPOINTS": f"dev={devchain.node('a')}", "TRACE_STATE__DSN": cut_dsn}
         running = until_the_end.enter_context(_up(home, env))
-        system = WholeSystem(running, devchain, hook, dsn, proxy, loop, disk)
+        system = WholeSystem(running, devchain, hook, dsn, proxy, loop, disks)
         _deploy(system, folder)
         yield system
 
 
 @contextmanager
-def small_disk(place: Path) -> Iterator[Path | None]:
-    """A file system of its own at this place; None where this user may not make one."""
-    place.mkdir(parents=True)
-    options = f"size={DISK_MEGABYTES}m,mode=0700"
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", options, "none", place], capture_output=True, check=False)
+def small_disks(home: Path) -> Iterator[Mapping[str, Path]]:
+    made: dict[str, Path] = {}
     try:
-        yield None if mounted.returncode else place
+        for name, (folder, megabytes) in DISKS.items():
+            if _mounted(home / folder, megabytes):
+                made[name] = home / folder
+        yield made
     finally:
-        if not mounted.returncode:
+        for place in made.values():
             subprocess.run(["umount", "-l", place], check=True)
+
+
+def _mounted(place: Path, megabytes: int) -> bool:
+    """Whether there is a file system of its own at this place now."""
+    place.mkdir(parents=True, mode=0o700)
+    options = f"size={megabytes}m,mode=0700"
+    mount = subprocess.run(["mount", "-t", "tmpfs", "-o", options, "none", place], capture_output=True, check=False)
+    return mount.returncode == 0
 
 
 @contextmanager
@@ -144,7 +158,7 @@ def _up(home: Home, env: dict[str, str]) -> Iterator[Running]:
 def _reached(home: Home) -> Iterator[Running]:
     ready = json.loads(home.all_ready.read_text())
     verify = client_context(Path(ready["ca_file"]))
-    with httpx.Client(base_url=ready["endpoints"]["gateway"], verify=verify, timeout=20) as http:
+    with httpx.Client(base_url=ready["endpoints"]["gateway"], verify=verify, timeout=SECONDS) as http:
         yield Running(home, ready, http)
 
 

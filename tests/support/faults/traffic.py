@@ -17,7 +17,8 @@ from uuid import UUID, uuid4
 import msgspec
 
 from tests.support.dispatcher.staged_files import staged
-from tests.support.systems.processes import Caller, System
+from tests.support.systems.caller import Caller
+from tests.support.systems.processes import System
 from tests.support.waiting import until
 from tracelake.adapters.queue_pg import PgQueue
 from tracelake.domain.storage_locations import buffer_folder
@@ -26,7 +27,7 @@ from tracelake.ports import Delivery, ObjectStore
 from tracelake.store.db import OUTAGES
 from tracelake.wire.task_messages import Claimed
 
-NOT_FOUND = 404
+NOT_FOUND, CONFLICT = 404, 409
 PROOF = """
 name: proof
 defaults:
@@ -42,7 +43,12 @@ jobs:
   - {name: after, operator: noop, inputs: [{from: {job: work}}]}
   - {name: span, operator: noop, source: {kind: manual}}
   - {name: cut, operator: range_splitter, config: {chunk: 10}, inputs: [{from: {job: span}}]}
-  - {name: piece, operator: noop, runtime: ecs_platform, scaling: {max_concurrency: 2}, inputs: [{from: {job: cut}}]}
+  - name: piece
+    operator: noop
+    runtime: ecs_platform
+    scaling: {max_concurrency: 2}
+    max_queue_depth: 2  # so that `cut` and `span` are paused again and again
+    inputs: [{from: {job: cut}}]
   - {name: join, operator: range_aggregator, config: {size: 30}, inputs: [{from: {job: piece}}]}
   - name: hand
     operator: pull
@@ -59,11 +65,18 @@ publish:
 ELSEWHERE = {"hand": "ecs_udf", "parked": "parked", "called": "lambda"}
 """Jobs that run elsewhere: worked by hand, worked by nobody, called as functions."""
 
+BY_HAND = {"tasks-ecs_udf": 8, "tasks-ecs_udf-bulk": 8}
+"""The queues of both priorities, and how much is taken of each."""
 FLOW = """
 name: flow
 defaults: {{heartbeat_timeout_seconds: 2, heartbeat_interval_seconds: 1, retry: {{backoff: 1, max_backoff: 1}}}}
 jobs:
   - {{name: mark, operator: noop, runtime: dispatcher, source: {{kind: manual}}, timeout_seconds: {number}}}
+"""
+BRIEF = """
+name: brief
+jobs:
+  - {{name: tick, operator: noop, runtime: dispatcher, source: {{kind: manual}}, timeout_seconds: {number}}}
 """
 PULLING = "  - {name: pull, operator: pull, runtime: ecs_platform, source: {kind: always_on}}\n"
 
@@ -81,11 +94,11 @@ class Traffic:
 
     async def deploy(self) -> None:
         """Before the first round; `ELSEWHERE` is a change that only tests make."""
-        version = await self._deploy("proof", PROOF)
+        version = await self.caller.deployed("proof", PROOF)
         for job, runtime in ELSEWHERE.items():
             sql = "UPDATE jobs SET runtime = $2 WHERE name = $1"
             await self.system.pool.execute(sql, job, runtime)
-        await self._activate("proof", version)
+        await self.caller.activate("proof", version)
 
     async def go_on(self, stop: asyncio.Event) -> None:
         while not stop.is_set():
@@ -101,6 +114,8 @@ class Traffic:
             self.caller.user("POST", "/outbox/retry"),
         )
         await asyncio.gather(self.invalidate(number), self.cancel_parked(number), self.revive())
+        await self.change_many()
+        await self.stop_and_start(number)
 
     async def trigger(self, job: str, **scope: int) -> None:
         body = {**scope, "request_id": uuid4()}
@@ -115,7 +130,7 @@ class Traffic:
 
     async def flow(self, number: int, *, pulls: bool) -> None:
         text = FLOW.format(number=1000 + number) + (PULLING if pulls else "")
-        await self._activate("flow", await self._deploy("flow", text))
+        await self.caller.activate("flow", await self.caller.deployed("flow", text))
         if pulls:
             await self.hold("pull")
 
@@ -123,9 +138,7 @@ class Traffic:
         """A source is paused and goes on."""
         for verb in ("pause", "resume"):
             status, said = await self.caller.user("POST", f"/dags/flow/jobs/{job}/{verb}")
-            if (
-                self.late and status == NOT_FOUND
-            ):  # an activation of before came late: it was asked of a Dispatcher that froze, too
+            if self.late and status == NOT_FOUND:  # a Dispatcher that froze executed an earlier activation now
                 return
             assert status == 200, said
         if self.drains:
@@ -148,6 +161,22 @@ class Traffic:
             status, said = await self.caller.user("POST", f"/tasks/{task}/retry")
             assert status in {200, 409}, said
 
+    async def change_many(self) -> None:
+        for verb, body in (("cancel", {"job": "parked", "reason": "nobody works here"}), ("retry", {"job": "hand"})):
+            status, said = await self.caller.user("POST", f"/tasks/{verb}", body)
+            assert status == 200, said
+
+    async def stop_and_start(self, number: int) -> None:
+        await self.caller.activate("brief", await self.caller.deployed("brief", BRIEF.format(number=1000 + number)))
+        status, said = await self.caller.user("DELETE", "/dags/brief/active")
+        assert status == 200, said
+        dataset = await self._seen("SELECT id FROM datasets WHERE producer_dag_name = 'brief'")
+        if dataset is not None:
+            status, said = await self.caller.user("DELETE", f"/datasets/{dataset}")
+            if self.late and status == CONFLICT:  # a Dispatcher that froze executed the activation again now
+                return
+            assert status == 200, said
+
     async def settle(self) -> None:
         """No source runs any more, and everything has had its attempt: now all can drain."""
         await self.flow(self.rounds + 1, pulls=False)
@@ -156,15 +185,6 @@ class Traffic:
         while await self.system.pool.fetchval(failed):
             await self.revive()
             await self.system.drained()
-
-    async def _deploy(self, dag: str, text: str) -> str:
-        status, said = await self.caller.user("POST", f"/dags/{dag}/versions", {"yaml": text})
-        assert status == 200, said
-        return str(said["dag_version_id"])
-
-    async def _activate(self, dag: str, version: str) -> None:
-        status, said = await self.caller.user("PUT", f"/dags/{dag}/active", {"dag_version_id": version})
-        assert status == 200, said
 
     async def _seen(self, sql: str, *arguments: Any) -> Any:
         try:
@@ -184,7 +204,7 @@ class ByHand:
         async with asyncio.TaskGroup() as group:
             while True:
                 for delivery in await self.queue.receive(
-                    "tasks-ecs_udf", max_messages=8, visibility=timedelta(minutes=2), wait=timedelta(seconds=5)
+                    BY_HAND, max_messages=8, visibility=timedelta(minutes=2), wait=timedelta(seconds=5)
                 ):
                     group.create_task(self._follow(delivery))
 
@@ -194,7 +214,7 @@ class ByHand:
         assert status == 200, claimed
         if claimed["status"] == "Claimed" and not await _Attempt(self.caller, self.objects, claimed).run():
             return  # abandoned, as by a worker that died
-        await self.queue.ack("tasks-ecs_udf", [delivery.receipt])
+        await self.queue.ack(delivery.queue, [delivery.receipt])
 
 
 @dataclass

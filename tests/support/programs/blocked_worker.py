@@ -23,6 +23,7 @@ import psutil
 from tests.support.child_process import running_program
 from tests.support.spark.session import a_session
 from tests.support.systems.walk import TOKEN, Walk
+from tests.support.waiting import SECONDS
 from tracelake.adapters.objects_disk import DiskObjects
 from tracelake.adapters.queue_pg import PgQueue
 from tracelake.dispatcher.maintenance.delete_orphan_files import DeleteOrphanFiles
@@ -39,7 +40,6 @@ from tracelake.worker.wrapper import Wrapper
 
 MOST = 24
 """How many tasks, and Spark tasks, may be blocked at once."""
-SECONDS = 120
 
 
 class Holding(DiskObjects):

@@ -15,14 +15,14 @@ import signal
 import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import ExitStack, asynccontextmanager, suppress
+from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pyarrow as pa
 
-from tests.support.dispatcher.control import PULL
+from tests.support.dispatcher.control import PULL, WORKS
 from tests.support.faults.backends import DeadlyObjects, Faults, disturbed
 from tests.support.one_connection import one_connection_each
 from tests.support.operators import register
@@ -32,13 +32,13 @@ from tracelake.delivery import process as delivery_process
 from tracelake.dispatcher import process as dispatcher_process
 from tracelake.dispatcher.maintenance import loop, rotate_keys
 from tracelake.domain.task import Backoff
-from tracelake.errors import NoConnection
 from tracelake.gateway import process as gateway_process
 from tracelake.operators.api.context import Resources, TaskApi
 from tracelake.operators.api.outcome import Outcome
 from tracelake.ports import Invoked, ObjectStore
 from tracelake.runtime import retry
 from tracelake.runtime.process import Process, run_process
+from tracelake.scheduler import process as scheduler_process
 from tracelake.settings import EndpointSettings, Settings, settings_from_document
 from tracelake.sink import drain
 from tracelake.sink.process import BUFFER_QUEUE, limits_of
@@ -94,6 +94,7 @@ def _live(asked: dict[str, Any]) -> None:
             "deadly_sink": _deadly_sink,
             "delivery": _delivery,
             "gateway": _gateway,
+            "scheduler": _scheduler,
         }[asked["role"]]
         code = run_process(asked["role"], settings, make(faults, asked["hold"]))
     finally:
@@ -121,6 +122,7 @@ def _dispatcher(faults: Faults | None, hold: str | None) -> Callable[[Process], 
 
     async def run(process: Process) -> None:
         register("pull", PULL)
+        register("works", WORKS)
         async with open_queue(process.settings) as queue:
             ports = make_signer(process.settings), make_objects(process.settings)
             await dispatcher_process.main(
@@ -143,10 +145,9 @@ def _leaking(plain: Any, sign: Path) -> Any:
 
 async def _leak(pool: BoundedPool, sign: Path) -> None:
     await until(sign.exists, f"{sign} exists", seconds=FOREVER_SECONDS)
-    with suppress(NoConnection):  # one is held for good already
-        while True:
-            connection = await pool.acquire()
-            await connection.execute("BEGIN")
+    while True:  # those that others hold for good are never free
+        connection = await pool.acquire(timeout=FOREVER_SECONDS)
+        await connection.execute("BEGIN")
 
 
 class _Function:
@@ -239,6 +240,11 @@ _lasting = ExitStack()
 def _delivery(faults: Faults | None, hold: str | None) -> Callable[[Process], Awaitable[None]]:
     del faults, hold
     return delivery_process.main
+
+
+def _scheduler(faults: Faults | None, hold: str | None) -> Callable[[Process], Awaitable[None]]:
+    del faults, hold
+    return scheduler_process.main
 
 
 def _gateway(faults: Faults | None, hold: str | None) -> Callable[[Process], Awaitable[None]]:

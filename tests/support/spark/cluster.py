@@ -13,7 +13,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,13 +22,12 @@ import psutil
 
 from tests.support import ROOT
 from tests.support.systems.walk import TOKEN, Walk
-from tests.support.waiting import wait_until
+from tests.support.waiting import SECONDS, wait_until
 from tracelake.lite.network_ports import free_port
 from tracelake.spark.configuration import spark_home
 from tracelake.spark.java import find_java
 from tracelake.spark.launch import TIE
 
-SECONDS = 240
 LOOPBACK = ("--host", "127.0.0.1", "--webui-port", "0")
 SMALL = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData"
 """JVMs that live for a minute are better off without the slow compiler."""
@@ -37,6 +36,29 @@ spark.executor.memory 512m
 spark.executor.extraJavaOptions {SMALL}
 """
 FOR_DRIVERS = f'export SPARK_SUBMIT_OPTS="{SMALL}"\n'
+LOAD = """
+name: load
+defaults: {runtime: ecs_platform, max_attempts: 1}
+jobs:
+  - {name: go, operator: noop, runtime: dispatcher, source: {kind: manual}}
+  - name: numbers
+    operator: read_files
+    config: {path: in, format: csv, columns: [id bigint], partition: whole}
+    inputs: [{from: {job: go}}]
+publish: {numbers: {job: numbers}}
+"""
+HOLD = """
+name: hold
+defaults: {runtime: ecs_platform, max_attempts: 1, heartbeat_interval_seconds: 1}
+jobs:
+  - {name: go, operator: noop, runtime: dispatcher, source: {kind: manual}}
+  - name: held
+    operator: python
+    config: {function: "tests.support.spark.functions:held", args: {folder: FOLDER}, mode: full}
+    inputs: [{from: {job: go}}, {from: {dataset: numbers}, trigger: false}]
+publish: {held: {job: held}}
+"""
+"""`LOAD` makes the numbers whose rows `HOLD` holds in Python workers."""
 
 
 @dataclass(frozen=True)
@@ -59,11 +81,11 @@ class SparkCluster:
         self._daemon("master.Master", "--port", "0")
         return self._logged(r"Starting Spark master at (spark://127\.0\.0\.1:\d+)")
 
-    def worker(self, master: str) -> psutil.Process:
-        """One core."""
+    def worker(self, master: str) -> int:
+        """With one core; its process id."""
         place = self.folder / f"work{len(self.started)}"
         self._daemon("worker.Worker", "--cores", "1", "--memory", "600m", "--work-dir", str(place), master)
-        return psutil.Process(self.started[-1].pid)
+        return self.started[-1].pid
 
     def connect_server(self, port: int | None = None) -> str:
         """With two cores of its own; on the port of one that has ended, if that is given."""
@@ -131,6 +153,18 @@ class SparkCluster:
         return wait_until(found, f"{pattern} is in {log}")[1]
 
 
+@dataclass(frozen=True)
+class ConnectServer:
+    cluster: SparkCluster
+    address: str
+
+    def kill(self) -> None:
+        self.cluster.kill_last()
+
+    def start_again(self) -> None:
+        assert self.cluster.connect_server(int(self.address.rpartition(":")[2])) == self.address
+
+
 @contextmanager
 def spark_cluster(folder: Path) -> Iterator[SparkCluster]:
     folder.mkdir()
@@ -151,6 +185,26 @@ def family_of(pid: int) -> list[psutil.Process]:
     with suppress(psutil.NoSuchProcess):
         parent = psutil.Process(pid)
         return [parent, *parent.children(recursive=True)]
+    return []
+
+
+def marks_in(folder: Path) -> list[str]:
+    """What `functions.held` has written there: one for each partition that it holds."""
+    return [mark.name for mark in folder.glob("held.*")]
+
+
+def holding(marks: Path, pids: Iterable[int]) -> list[int]:
+    """Those of the processes below which rows are held.
+
+    Read upwards from who holds them: to find the children of a process, every process of the machine is read.
+    """
+    above = {process.pid for mark in marks_in(marks) for process in _ancestors(int(mark.split(".")[1]))}
+    return [pid for pid in pids if pid in above]
+
+
+def _ancestors(pid: int) -> list[psutil.Process]:
+    with suppress(psutil.NoSuchProcess):
+        return psutil.Process(pid).parents()
     return []
 
 
@@ -198,6 +252,7 @@ async def trace_worker(
         "TRACE_ENDPOINTS__DISPATCHER_TASK": walk.listeners["dispatcher_task"],
         "TRACE_ENDPOINTS__DISPATCHER_INTERNAL": walk.listeners["dispatcher_internal"],
         "TRACE_TLS__CA": str(walk.ca),
+        "TRACE_SPARK__QUICK_COMPILER": "true",  # a JVM that lives for a minute
         **more,
     }
     said = log.open("wb") if log else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Iterator, Mapping
 from hashlib import sha256
@@ -139,3 +140,12 @@ def _held_in(folder: str) -> Callable[[Iterator[Any]], Iterator[Any]]:
             yield pa.RecordBatch.from_arrays([batch.column("id"), ten, package], names=["id", "ten", "package"])
 
     return work
+
+
+def noted(frames: Mapping[str, DataFrame], call: Call) -> DataFrame:
+    """One row about what fired the source."""
+    assert not frames
+    assert call.fired is not None
+    slot = call.fired.slot.isoformat() if call.fired.slot else ""
+    row = (call.fired.kind, slot, json.dumps(call.fired.body))
+    return call.spark.createDataFrame([row], "kind string, slot string, body string")

@@ -1,6 +1,8 @@
 """Spark sessions for tests. A process can have only one at a time, and to start one takes longer than most tests.
 
 So those who need nothing special share one, which stays until the tests are over or somebody needs one of his own.
+Its plans run without generated Java code, as a sink's do and everybody's with `spark.quick_compiler`: compiling it is a
+seventh of the work of these tests, which move few rows. `--generated-code` gives the shared one generated code too.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tracelake.spark.configuration import SparkOptions
+from tracelake.spark.configuration import QUICK_PLANS, SparkOptions
 from tracelake.spark.java import find_java
 from tracelake.spark.session import is_alive, start_session, stop_session
 
@@ -47,6 +49,7 @@ class _Shared:
     def __init__(self) -> None:
         self.session: SparkSession | None = None
         self.held = ExitStack()
+        self.generated_code = False
 
 
 _shared = _Shared()
@@ -58,8 +61,22 @@ def shared_session() -> SparkSession:
         end_shared()
         folder = Path(tempfile.mkdtemp(prefix="trace-test-spark-"))
         _shared.held.callback(shutil.rmtree, folder, ignore_errors=True)
-        _shared.session = _shared.held.enter_context(_running(folder))
+        options: dict[str, Any] = {} if _shared.generated_code else {"quick_compiler": True, "conf": {}}
+        _shared.session = _shared.held.enter_context(_running(folder, **options))
     return _shared.session
+
+
+def with_generated_code(session: SparkSession) -> SparkSession:
+    """Another session on the same JVM, whose plans are Spark's own: for tests of what Spark makes of a query."""
+    made = session.newSession()
+    for name in QUICK_PLANS:
+        made.conf.unset(name)
+    return made
+
+
+def share_with_generated_code() -> None:
+    """Of a session that starts from now on."""
+    _shared.generated_code = True
 
 
 def end_shared() -> None:

@@ -64,7 +64,8 @@ class ChainSystem(OnDispatcher):
         count: int = await self.walk.control.pool.fetchval(
             "SELECT (SELECT count(*) FROM outbox WHERE status IN ('Pending', 'Processing'))"
             " + (SELECT count(*) FROM tasks t JOIN jobs j ON j.id = t.job_id"
-            " WHERE j.activation <> 'source' AND (t.status IN ('Queued', 'Running') OR t.next_retry_at IS NOT NULL))"
+            " WHERE j.source ->> 'kind' IS DISTINCT FROM 'always_on'"
+            " AND (t.status IN ('Queued', 'Running') OR t.next_retry_at IS NOT NULL))"
         )
         return count
 
@@ -174,3 +175,53 @@ def _chain(described: str) -> Chain:
 
 def rows_of(table: pa.Table, name: str) -> list[dict[str, Any]]:
     return sorted(table.to_pylist(), key=lambda row: tuple(row[key] for key in KEYS[name]))
+
+
+FOLLOW = """
+name: live
+defaults: {runtime: ecs_platform, retry: {backoff: 1s, max_backoff: 1s}}
+jobs:
+  - name: follow
+    operator: block_follower
+    source: {kind: always_on}
+    config: {rpc_pool: dev, poll_seconds: 0.05, batch: 25}
+    outputs: [blocks, transactions, logs, final]
+    heartbeat_interval_seconds: 1s
+  - name: gather
+    operator: range_aggregator
+    runtime: dispatcher
+    config: {size: 20}
+    inputs: [{from: {job: follow, output: final}}]
+  - name: compact
+    operator: parquet_compact
+    config: {grace_seconds: 0}
+    inputs:
+      - {from: {job: gather}}
+      - {from: {job: follow, output: blocks}, trigger: false}
+      - {from: {job: follow, output: transactions}, trigger: false}
+      - {from: {job: follow, output: logs}, trigger: false}
+    outputs: [blocks, transactions, logs]
+"""
+
+
+async def equal(system: ChainSystem) -> None:
+    """Hot and cold of every table, read apart and joined at the boundary between them, are the chain's rows."""
+    head = system.devchain.describe()["head"]
+    for output, table in enumerate(("blocks", "transactions", "logs")):
+        found = await system.current_rows("live", "follow", "compact", output, table)
+        assert found == truth(system.devchain, table, 0, head), table
+
+
+BACKFILL = """
+name: backfill
+jobs:
+  - {name: ask, operator: noop, runtime: dispatcher, source: {kind: manual}}
+  - {name: cut, operator: range_splitter, runtime: dispatcher, config: {chunk: 20}, inputs: [{from: {job: ask}}]}
+  - name: ingest
+    operator: cryo_ingest
+    runtime: ecs_platform
+    config: {rpc_pool: dev, chunk: 7}
+    inputs: [{from: {job: cut}}]
+    outputs: [blocks, transactions, logs]
+    retry: {backoff: 1s, max_backoff: 1s}
+"""

@@ -20,7 +20,7 @@ import httpx
 from pydantic import SecretStr
 
 from tests.support.systems.gateway import SERVICE, System, over, system
-from tests.support.waiting import until
+from tests.support.waiting import SECONDS, until
 from tracelake.data.delivery_items import Item, store_items
 from tracelake.delivery.check_address import Resolve
 from tracelake.delivery.post import Sender
@@ -34,7 +34,6 @@ from tracelake.settings import DeliverySettings, IdentitySettings
 from tracelake.store.db import open_pool
 from tracelake.wire.client import WORKER_TOKEN, DispatcherClient
 
-SECONDS = 90
 SECRET = "the secret of the channel"
 WRITER, READER, RIVAL = "acme|writer", "acme|reader", "rival|writer"
 SETTINGS = DeliverySettings(

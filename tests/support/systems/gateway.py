@@ -70,6 +70,12 @@ class System:
         assert answer.status_code == 200, answer.text
         return answer.json()
 
+    async def deploy(self, dag: str, text: str, user: str = "acme|writer") -> str:
+        """The id of the new active version."""
+        done = await self.got(user, "POST", f"/v1/dags/{dag}/versions", json={"yaml": text})
+        await self.got(user, "PUT", f"/v1/dags/{dag}/active", json={"dag_version_id": done["dag_version_id"]})
+        return str(done["dag_version_id"])
+
     async def refused(self, user: str | None, method: str, path: str, **more: Any) -> tuple[int, str]:
         answer = await self.ask(user, method, path, **more)
         return answer.status_code, answer.json()["error"]["code"]

@@ -27,8 +27,6 @@ from tracelake.worker.wrapper import Wrapper
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-SECONDS = 240
-
 
 def numbers_dag(attempts: int = 1, more: str = "") -> str:
     """The beginning of a DAG whose job `numbers` makes rows when `ask` is triggered."""

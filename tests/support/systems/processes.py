@@ -1,4 +1,4 @@
-"""A small whole system for fault tests: real Postgres, Dispatchers and workers as processes, a caller that retries.
+"""A small whole system for fault tests: real Postgres, Dispatchers and workers as processes.
 
 Time is Postgres's alone, so a test may let it pass: `elapse` ends every lease, hold, pause and visibility that runs.
 """
@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import random
 import select
 import signal
 import ssl
@@ -23,7 +22,6 @@ from typing import Any
 
 import asyncpg
 import httpx
-import msgspec
 
 from tests.support import ROOT
 from tests.support.child_process import program
@@ -33,14 +31,12 @@ from tracelake.adapters.objects_disk import DiskObjects
 from tracelake.lite.certificates import ensure_certificates
 from tracelake.lite.network_ports import free_ports
 from tracelake.ports import ObjectStore
-from tracelake.runtime.http_client import AsyncClient
 from tracelake.runtime.tls import TlsFiles
 from tracelake.store.db import OUTAGES
 from tracelake.store.first_start import FIRST_ADMIN, ensure_first_rows
 from tracelake.wire.user_calls import USER
 
 WORKER_TOKEN = "a worker token of the fault tests"
-STILL_SECONDS = 60.0
 
 
 class Child:
@@ -149,6 +145,7 @@ class System:
         faults: Faults | None = None,
         clock: Path | None = None,
         hold: Path | None = None,
+        hook_secrets: dict[str, str] | None = None,
         **state: Any,
     ) -> Child:
         """`clock`: a file that says by how many seconds this process's own clock is wrong.
@@ -159,6 +156,7 @@ class System:
         more = {
             "state": {"dsn": state_dsn or self.state_dsn, **state},
             "dispatcher": {"task_port": task, "internal_port": internal},
+            "hook_secrets": hook_secrets or {},
         }
         return self._start("dispatcher", more, {"point": point, "nth": nth, "how": how}, faults, hold=hold, clock=clock)
 
@@ -175,7 +173,7 @@ class System:
     ) -> Child:
         task, internal = self.listeners[replica]
         more = {
-            "endpoints": {"dispatcher_task": _url(task), "dispatcher_internal": _url(internal)},
+            "endpoints": {"dispatcher_task": url_of(task), "dispatcher_internal": url_of(internal)},
             "identity": {"worker_token": WORKER_TOKEN},
         }
         return self._start("worker", more, {"point": point, "nth": nth, "how": how}, faults, hold=hold, clock=clock)
@@ -186,7 +184,7 @@ class System:
         """`spark_sink`, as a role, has a Spark session of its own; `sink` does in its process what Spark would do."""
         more = {
             "data": {"dsn": data_dsn},
-            "endpoints": {"dispatcher_internal": _url(self.listeners[0][1])},
+            "endpoints": {"dispatcher_internal": url_of(self.listeners[0][1])},
             "identity": {"worker_token": WORKER_TOKEN},
         }
         return self._start(role, more, {"point": point, "nth": nth, "how": how}, None)
@@ -195,17 +193,26 @@ class System:
         more = {
             "gateway": {"port": port},
             "http": http,
-            "endpoints": {"dispatcher_internal": _url(self.listeners[0][1])},
+            "endpoints": {"dispatcher_internal": url_of(self.listeners[0][1])},
             "identity": {"worker_token": WORKER_TOKEN, "user_public_key": user_public_key},
         }
         return self._start("gateway", more, {"point": None, "nth": 1, "how": "kill"}, None)
+
+    def scheduler(
+        self, *, point: str | None = None, nth: int = 1, replica: int = 0, clock: Path | None = None
+    ) -> Child:
+        more = {
+            "endpoints": {"dispatcher_internal": url_of(self.listeners[replica][1])},
+            "identity": {"worker_token": WORKER_TOKEN},
+        }
+        return self._start("scheduler", more, {"point": point, "nth": nth, "how": "kill"}, None, clock=clock)
 
     def delivery(
         self, data_dsn: str, *, point: str | None = None, nth: int = 1, how: str = "kill", **settings: Any
     ) -> Child:
         more = {
             "data": {"delivery_dsn": data_dsn},
-            "endpoints": {"dispatcher_internal": _url(self.listeners[0][1])},
+            "endpoints": {"dispatcher_internal": url_of(self.listeners[0][1])},
             "identity": {"worker_token": WORKER_TOKEN},
             "delivery": settings,
         }
@@ -256,14 +263,14 @@ async def drained(pool: asyncpg.Pool, queue_pool: asyncpg.Pool) -> None:
     So many seconds without anything moving are too long; how long all of it takes depends on the machine.
     """
     left: dict[str, Any] = {}
-    still, deadline = 0, time.monotonic() + STILL_SECONDS
+    still, deadline = 0, time.monotonic() + SECONDS
     while time.monotonic() < deadline:
         now = await _left(pool, queue_pool)
         if not any(now.values()):
             return
         still = still + 1 if now == left else 0
         if now != left:
-            left, deadline = now, time.monotonic() + STILL_SECONDS
+            left, deadline = now, time.monotonic() + SECONDS
         if still and still % 6 == 0:
             await elapse(
                 pool, queue_pool, leases=False
@@ -275,7 +282,7 @@ async def drained(pool: asyncpg.Pool, queue_pool: asyncpg.Pool) -> None:
 async def _left(pool: asyncpg.Pool, queue_pool: asyncpg.Pool) -> dict[str, Any]:
     try:
         row = await pool.fetchrow(LEFT)
-        waiting = "SELECT count(*) FROM pgqueue.messages WHERE queue IN ('tasks-ecs_platform', 'tasks-ecs_udf')"
+        waiting = "SELECT count(*) FROM pgqueue.messages WHERE queue ~ '^tasks-ecs_(platform|udf)'"
         return {**dict(row or {}), "messages": await queue_pool.fetchval(waiting)}
     except OUTAGES:
         return {"the database": "is away"}
@@ -311,7 +318,8 @@ SELECT (SELECT count(*) FROM (SELECT FROM tasks
 LEFT = """
 SELECT (SELECT count(*) FROM outbox WHERE status IN ('Pending', 'Processing')) AS pending,
        (SELECT count(*) FROM tasks WHERE status IN ('Queued', 'Running')) AS open,
-       (SELECT count(*) FROM tasks WHERE status = 'Failed' AND next_retry_at IS NOT NULL) AS to_retry
+       (SELECT count(*) FROM tasks WHERE status = 'Failed' AND next_retry_at IS NOT NULL) AS to_retry,
+       (SELECT count(*) FROM held_events) AS held
 """
 
 
@@ -335,60 +343,6 @@ async def a_system(fork_server: ForkServer, state_dsn: str, queue_dsn: str, fold
             queue_pool.terminate()
 
 
-class Caller:
-    """Repeats a call until it is answered, whichever process dies: if need be, to the next Dispatcher."""
-
-    def __init__(self, http: httpx.AsyncClient, listeners: list[tuple[int, int]]) -> None:
-        self._http = http
-        self._listeners = listeners
-
-    async def user(self, method: str, path: str, body: Any = None) -> tuple[int, Any]:
-        headers = {"x-trace-worker-token": WORKER_TOKEN, USER: FIRST_ADMIN, "content-type": "application/json"}
-        return await self._retry(method, 1, f"/internal/v1{path}", body, headers)
-
-    async def internal(self, path: str, body: Any) -> tuple[int, Any]:
-        return await self._retry("POST", 1, path, body, {"x-trace-worker-token": WORKER_TOKEN})
-
-    async def task(self, path: str, body: Any, capability: str) -> tuple[int, Any]:
-        return await self._retry("POST", 0, path, body, {"x-trace-task-capability": capability})
-
-    async def until_ready(self, replica: int) -> None:
-        """Until this Dispatcher has queried its databases, and has answered."""
-        url = _url(self._listeners[replica][1]) + "/readyz"
-        await until(lambda: is_ready(self._http, url), f"{url} answers", ignoring=(httpx.HTTPError,))
-
-    async def _retry(
-        self, method: str, listener: int, path: str, body: Any, headers: dict[str, str]
-    ) -> tuple[int, Any]:
-        content = b"" if body is None else msgspec.json.encode(body)
-        tries = random.randrange(len(self._listeners))  # noqa: S311 - any of them will do
-        async with asyncio.timeout(STILL_SECONDS):
-            while True:
-                url = _url(self._listeners[tries % len(self._listeners)][listener]) + path
-                tries += 1
-                try:
-                    answer = await self._http.request(method, url, content=content, headers=headers)
-                except httpx.HTTPError:
-                    await asyncio.sleep(0.02)
-                    continue
-                if answer.status_code < httpx.codes.INTERNAL_SERVER_ERROR:
-                    return answer.status_code, answer.json()
-                assert answer.status_code == httpx.codes.SERVICE_UNAVAILABLE, answer.text
-                await asyncio.sleep(0.02)
-
-
-@asynccontextmanager
-async def calling(system: System, *, replicas: int = 1, seconds: float = STILL_SECONDS) -> AsyncIterator[Caller]:
-    """`seconds`: how long a response is waited for: shorter only where a Dispatcher may freeze.
-
-    A killed process closes its connections. A frozen one executes late what was requested, maybe after the opposite was
-    requested: `Traffic.late` must know of it.
-    """
-    context = ssl.create_default_context(cafile=system.tls.ca)
-    async with AsyncClient(verify=context, timeout=seconds) as http:
-        yield Caller(http, system.listeners[:replicas])
-
-
 async def is_ready(http: httpx.AsyncClient, url: str = "/readyz") -> bool:
     return (await http.get(url)).is_success
 
@@ -399,5 +353,18 @@ def _state(pid: int) -> str:
     return ""
 
 
-def _url(port: int) -> str:
+def url_of(port: int) -> str:
     return f"https://127.0.0.1:{port}"
+
+
+@asynccontextmanager
+async def worker_client(system: System) -> AsyncIterator[httpx.AsyncClient]:
+    headers = {"x-trace-worker-token": WORKER_TOKEN, USER: FIRST_ADMIN}
+    context = ssl.create_default_context(cafile=system.tls.ca)
+    url = url_of(system.listeners[0][1])
+    async with httpx.AsyncClient(base_url=url, headers=headers, verify=context, timeout=SECONDS) as http:
+        yield http
+
+
+async def until_ready(http: httpx.AsyncClient) -> None:
+    await until(lambda: is_ready(http), "the Dispatcher is ready", ignoring=(httpx.HTTPError,))

@@ -17,6 +17,7 @@ import httpx
 import msgspec
 import pyarrow as pa
 from cryptography.hazmat.primitives.asymmetric import ec
+from prometheus_client.parser import text_string_to_metric_families
 from pydantic import SecretStr
 
 from tests.support.dispatcher.control import Org, an_org, deployed_and_active
@@ -24,6 +25,7 @@ from tests.support.operators import registered
 from tests.support.systems.operators import Numbers, OperatorSystem, operator, operator_system
 from tests.support.systems.walk import TOKEN, working
 from tests.support.verbs import trigger
+from tests.support.waiting import SECONDS
 from tracelake.domain.dag.catalog import OperatorSpec, checked_by, every_input
 from tracelake.domain.dag.model import Storage
 from tracelake.gateway.process import public_api
@@ -156,6 +158,15 @@ class QuerySystem:
         )
         assert not failed, failed
 
+    async def counters(self) -> dict[tuple[str, str], float]:
+        """The value of each metric, by its name and the values of its labels."""
+        answer = await self.query_internal.get("/metrics", headers={"authorization": f"Bearer {TOKEN}"})
+        return {
+            (sample.name, " ".join(sample.labels.values())): sample.value
+            for family in text_string_to_metric_families(answer.text)
+            for sample in family.samples
+        }
+
     async def audit(self) -> list[dict[str, Any]]:
         rows = await self.pool.fetch("SELECT *, verdict::text AS verdict FROM query_audit ORDER BY asked_at")
         return [dict(row) for row in rows]
@@ -205,11 +216,11 @@ async def _query_service(
             base_url=listeners["query_internal"],
             verify=context,
             headers={"X-Trace-Worker-Token": TOKEN},
-            timeout=120,
+            timeout=SECONDS,
         ) as inside,
-        AsyncClient(base_url=listeners["query_task"], verify=context, timeout=120) as task_api,
+        AsyncClient(base_url=listeners["query_task"], verify=context, timeout=SECONDS) as task_api,
         _gateway(settings, walk.dispatcher, inside) as url,
-        AsyncClient(base_url=url, verify=context, timeout=120) as gateway,
+        AsyncClient(base_url=url, verify=context, timeout=SECONDS) as gateway,
     ):
         yield QuerySystem(operators, settings, key, gateway, task_api, inside, spark, rival, context)
 
@@ -283,3 +294,8 @@ def arrow_of(answer: httpx.Response) -> tuple[pa.Table, dict[str, Any]]:
     assert answer.headers["content-type"] == ARROW
     table = pa.ipc.open_stream(answer.content).read_all()
     return table, msgspec.json.decode(table.schema.metadata[b"trace"])
+
+
+GROUPS = "SELECT row_number() OVER (PARTITION BY a.value, b.value ORDER BY a.value) AS r FROM orders a, orders b"
+FOREVER = f"SELECT sum(g.r) AS n FROM ({GROUPS}) g, " + ", ".join(f"orders t{n}" for n in range(6))  # noqa: S608 - a query of a test
+"""Hours of nested loops; between two groups of the window Spark checks for an interrupt."""

@@ -23,6 +23,7 @@ from pydantic import SecretStr
 from tests.support.dispatcher.control import Org, deployed_and_active
 from tests.support.systems.walk import TOKEN, OnDispatcher, Walk, walking
 from tests.support.udf.bundles import zipped
+from tests.support.waiting import SECONDS
 from tracelake.runtime.http_client import AsyncClient
 from tracelake.runtime.listeners import open_listeners
 from tracelake.sandbox.bubblewrap import Isolation, choose_isolation
@@ -34,7 +35,6 @@ from tracelake.wire.task_messages import Claimed, Invocation, UdfRef
 from tracelake.wiring import session_objects
 
 INVOKE_TOKEN = "what the Dispatcher shows"
-SECONDS = 60
 EXECUTABLE = 0o100755
 DAG = """
 name: code
@@ -62,7 +62,7 @@ def ask(url, method="POST", body=None, headers=None):
     data = body if isinstance(body, (bytes, type(None))) else json.dumps(body).encode()
     request = urllib.request.Request(url, data=data, headers=headers or {}, method=method)
     try:
-        with urllib.request.urlopen(request, timeout=30) as answer:
+        with urllib.request.urlopen(request, timeout=300) as answer:
             return answer.status, answer.read().decode()
     except urllib.error.HTTPError as refused:
         return refused.code, refused.read().decode()

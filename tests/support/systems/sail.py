@@ -17,8 +17,11 @@ import pyarrow.parquet as pq
 from tracelake.adapters.objects_disk import DiskObjects
 from tracelake.domain.object_names import Folder, ObjectName
 from tracelake.domain.sql.gate import CheckedSql, check_sql
+from tracelake.ports import ObjectStore
 from tracelake.query.checked_query import Caller, CheckedQuery, ColdFiles, Relation
 from tracelake.query.sail.engine import SailEngine
+from tracelake.query.sail.server import SailServer
+from tracelake.query.sail.translate import ForSail
 from tracelake.runtime.metrics import Metrics
 from tracelake.settings import QuerySettings
 from tracelake.wire.markers import ColumnEntry
@@ -29,16 +32,18 @@ FOLDER = Folder.parse("s3://trace/tables/")
 @dataclass
 class SailSystem:
     engine: SailEngine
-    objects: DiskObjects
+    objects: ObjectStore
     folder: Path
     metrics: Metrics
     relations: dict[str, Relation] = field(default_factory=dict)
     org_id: UUID = field(default_factory=uuid4)
 
-    def add(self, name: str, table: pa.Table, columns: Mapping[str, str], *, files: int = 1) -> Relation:
-        """Store a table as Parquet files, and know it by this name."""
+    def add(
+        self, name: str, table: pa.Table, columns: Mapping[str, str], *, files: int = 1, row_group: int | None = None
+    ) -> Relation:
+        """Store a table as Parquet files, and know it by this name. `row_group`: how many rows one has."""
         ends = [at * table.num_rows // files for at in range(files + 1)]
-        names = [self._stored(table.slice(start, stop - start)) for start, stop in pairwise(ends)]
+        names = [self._stored(table.slice(start, stop - start), row_group) for start, stop in pairwise(ends)]
         entries = tuple(ColumnEntry(column, type_) for column, type_ in columns.items())
         cold = ColdFiles((uuid4(), 1), entries, tuple(names), table.nbytes, table.num_rows)
         self.relations[name] = Relation(name, uuid4(), cold.pin[0], 1, hot=False, cold=cold)
@@ -50,20 +55,51 @@ class SailSystem:
     def of(self, checked: CheckedSql, *, org_id: UUID | None = None, **more: Any) -> CheckedQuery:
         org, limits = org_id or self.org_id, {"max_rows": 1000, "seconds": 60.0, **more}
         relations = {name: self.relations[name] for name in checked.tables}
-        caller = Caller(org, ("user", org), user_id=uuid4())
+        user = None if limits.pop("task", False) else uuid4()
+        caller = Caller(org, ("user", org), user_id=user, task_id=None if user else uuid4())
         return CheckedQuery(uuid4(), caller, checked, relations, **limits)
 
-    def _stored(self, table: pa.Table) -> ObjectName:
+    def server(self, org_id: UUID | None = None) -> SailServer:
+        """The running engine of an organisation."""
+        return self.engine._pool._servers[org_id or self.org_id].result()
+
+    def pids(self, org_id: UUID | None = None) -> list[int]:
+        """The processes of all engines, or of one."""
+        tasks = [task for org, task in self.engine._pool._servers.items() if org_id in {None, org} and task.done()]
+        return [pid for task in tasks if (sandbox := task.result()._sandbox) for pid in sandbox.pids()]
+
+    def cgroups(self) -> list[Path]:
+        """The groups of all engines."""
+        servers = [task.result() for task in self.engine._pool._servers.values() if task.done()]
+        return [folder for server in servers if server._cgroup for folder in server._cgroup.folders]
+
+    def _stored(self, table: pa.Table, row_group: int | None) -> ObjectName:
+        # Spark writes no statistics of NaN, which Arrow leaves out of the largest value.
         name, body = FOLDER.object(f"{uuid4().hex}.parquet"), io.BytesIO()
-        pq.write_table(table, body)
+        exact = [field.name for field in table.schema if not pa.types.is_floating(field.type)]
+        pq.write_table(table, body, row_group_size=row_group, write_statistics=exact)
         self.objects.put(name, body.getvalue())
         return name
 
 
+@dataclass(frozen=True)
+class Unchecked(CheckedSql):
+    """A statement that no gate has seen."""
+
+    text: str = ""
+
+    def render(self, relations: Any) -> str:
+        return self.text.replace("{granted}", next(iter(relations.values())))
+
+
 @asynccontextmanager
-async def sail_system(folder: Path, **settings: Any) -> AsyncIterator[SailSystem]:
-    objects, metrics = DiskObjects(folder / "objects"), Metrics()
-    engine = SailEngine(folder / "sail", objects, QuerySettings(**settings), metrics)
+async def sail_system(
+    folder: Path, data_dsn: str = "", objects: ObjectStore | None = None, **settings: Any
+) -> AsyncIterator[SailSystem]:
+    objects, metrics = objects or DiskObjects(folder / "objects"), Metrics()
+    # Statements as they are: what Sail does with them is the test's question.
+    made = folder / "sail", objects, data_dsn, QuerySettings(**settings), metrics
+    engine = SailEngine(*made, translate=lambda sql, _: ForSail(sql, None))
     try:
         yield SailSystem(engine, objects, folder, metrics)
     finally:

@@ -6,6 +6,7 @@ A producer claims a task and publishes what it wrote, as an untrusted one would:
 from __future__ import annotations
 
 import asyncio
+import io
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -15,6 +16,8 @@ from uuid import UUID, uuid4
 
 import msgspec
 import psycopg
+import pyarrow as pa
+import pyarrow.parquet as pq
 from psycopg.rows import dict_row
 
 from tests.support.dispatcher.control import Org
@@ -33,7 +36,6 @@ from tracelake.wire.task_messages import Claimed
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-SECONDS = 120
 LIMITS = BatchLimits(batch_bytes=1024 * 1024, line_bytes=4096, unpacked_bytes=4 * 1024 * 1024)
 ALERTS = """
 name: watch
@@ -206,3 +208,9 @@ async def sink_system(
 
 async def trigger_range(system: SinkSystem, job: str, start: int, end: int) -> None:
     await trigger(system.walk.control, system.walk.org.id, "watch", job, start=start, end=end, request_id=uuid4())
+
+
+def parquet(table: pa.Table, **more: Any) -> bytes:
+    out = io.BytesIO()
+    pq.write_table(table, out, **{"compression": "zstd", **more})
+    return out.getvalue()

@@ -20,11 +20,10 @@ from typing import IO, Any, Final, Self
 
 import httpx
 
-from tests.support.waiting import wait_until
+from tests.support.waiting import SECONDS, wait_until
 
 LIGHT: Final = "worker,sink,query,scheduler,delivery,runner"
 """What a system can do `--without` if it needs only a Dispatcher and a Gateway: it starts in seconds."""
-STOP_SECONDS: Final = 200
 SHORT_RUN: Final = {
     # Short enough for a test to see it, and long enough for a busy machine.
     "TRACE_UP__WATCHDOG_SECONDS": "15",
@@ -89,7 +88,7 @@ class TraceUp:
         assert self.process is not None
         if self.is_running():
             self.process.send_signal(how)
-        return self.process.wait(STOP_SECONDS)
+        return self.process.wait(SECONDS)
 
     def output(self) -> str:
         """What it has written."""
@@ -109,7 +108,7 @@ class TraceUp:
     def get(self, listener: str, path: str, **headers: str) -> httpx.Response:
         ready = self.ready()
         context = ssl.create_default_context(cafile=ready["ca_file"])
-        return httpx.get(ready["endpoints"][listener] + path, headers=headers, verify=context, timeout=20)
+        return httpx.get(ready["endpoints"][listener] + path, headers=headers, verify=context, timeout=SECONDS)
 
     def me(self) -> dict[str, Any]:
         answer = self.get("gateway", "/v1/me", Authorization=f"Bearer {self.ready()['user_token']}")
@@ -122,12 +121,12 @@ class TraceUp:
         ready = self.ready()
         context = ssl.create_default_context(cafile=ready["ca_file"])
         headers = {"authorization": f"Bearer {ready['user_token']}"}
-        return httpx.Client(base_url=ready["endpoints"]["gateway"], headers=headers, verify=context, timeout=200)
+        return httpx.Client(base_url=ready["endpoints"]["gateway"], headers=headers, verify=context, timeout=SECONDS)
 
     def trace(self, *command: str) -> subprocess.CompletedProcess[str]:
         """A command of the command line on this home."""
         argv = [*self.argv, *command, "--home", str(self.home)]
-        return subprocess.run(argv, env=self.env, capture_output=True, text=True, check=False, timeout=120)
+        return subprocess.run(argv, env=self.env, capture_output=True, text=True, check=False, timeout=SECONDS)
 
 
 def short_run(folder: Path, *options: str, env: Mapping[str, str] | None = None) -> TraceUp:

@@ -17,7 +17,7 @@ import httpx
 
 from tests.support.dispatcher.control import Org, an_org, control_for, deployed_and_active
 from tests.support.verbs import trigger
-from tests.support.waiting import until
+from tests.support.waiting import SECONDS, until
 from tracelake.capability.verifier import Verifier
 from tracelake.dispatcher.control import Control
 from tracelake.dispatcher.dags.deploy import Deployed
@@ -42,7 +42,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 TOKEN = "the worker token"
-SECONDS = 90
 DAG = """
 name: walk
 jobs:

@@ -159,8 +159,7 @@ def dag(
 
 
 async def deployed(trace: System, text: str) -> None:
-    done = await trace.got(WRITER, "POST", "/v1/dags/watch/versions", json={"yaml": text})
-    await trace.got(WRITER, "PUT", "/v1/dags/watch/active", json={"dag_version_id": done["dag_version_id"]})
+    await trace.deploy("watch", text, WRITER)
 
 
 async def triggered(trace: System, **scope: Any) -> Any:

@@ -20,6 +20,7 @@ from tests.support.dispatcher.control import deployed_and_active
 from tests.support.systems.walk import Walk, walking
 from tests.support.udf.bundles import BUNDLE, dag, sha256
 from tests.support.verbs import announce_bundle, finalize_bundle, trigger, upload_bundle
+from tests.support.waiting import SECONDS
 from tracelake.lite.seaweedfs import SeaweedFS
 from tracelake.settings import CredentialSettings, load_settings
 from tracelake.store.identity import User
@@ -69,7 +70,7 @@ class Functions:
             stderr=asyncio.subprocess.PIPE,
             env=self.environment | {"PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"},
         )
-        async with asyncio.timeout(120):
+        async with asyncio.timeout(SECONDS):
             out, err = await child.communicate(event_of(claimed, **more))
         assert child.returncode == 0, err.decode()
         return json.loads(out), err.decode()

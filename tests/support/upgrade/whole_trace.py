@@ -23,6 +23,7 @@ from typing import Any, Final
 import httpx
 
 from tests.support.systems.trace_up import TraceUp
+from tests.support.waiting import SECONDS
 
 CHAIN_ID: Final = 1337
 PAGE: Final = 500
@@ -103,7 +104,7 @@ class Devchain:
     url: str
 
     def order(self, do: str, **parameters: int) -> dict[str, Any]:
-        answer = httpx.post(f"{self.url}/control", json={"do": do, **parameters}, timeout=60)
+        answer = httpx.post(f"{self.url}/control", json={"do": do, **parameters}, timeout=SECONDS)
         assert answer.is_success, answer.text
         found: dict[str, Any] = answer.json()
         return found
@@ -125,7 +126,7 @@ def devchain(package: str, journal: Path, *, blocks: int, finality: int) -> Iter
             yield Devchain(json.loads(process.stdout.readline())["url"])
         finally:
             process.stdin.close()
-            process.wait(30)
+            process.wait(SECONDS)
 
 
 @dataclass

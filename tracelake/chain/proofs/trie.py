@@ -21,7 +21,7 @@ _HASH_SIZE = 32
 _TABLED = TABLE - 64
 """Values below this have their leaf's prefix in the table too: a path is at most 33 bytes, a prefix three."""
 
-Key = tuple[str, int]
+TrieKey = tuple[str, int]
 """Hex digits, one per level of the tree, and their position."""
 
 
@@ -75,7 +75,7 @@ def _plan(count: int) -> _Node:
     return _node(sorted((encode_int(position).hex(), position) for position in range(count)), 0)
 
 
-def _node(keys: Sequence[Key], depth: int) -> _Node:
+def _node(keys: Sequence[TrieKey], depth: int) -> _Node:
     first, position = keys[0]
     if len(keys) == 1:
         return _Leaf(_path(first[depth:], leaf=True), position)
@@ -86,8 +86,8 @@ def _node(keys: Sequence[Key], depth: int) -> _Node:
     return branch if split == depth else _Extension(_path(first[depth:split], leaf=False), branch)
 
 
-def _branch(keys: Sequence[Key], depth: int) -> _Branch:
-    below: list[list[Key]] = [[] for _ in range(17)]
+def _branch(keys: Sequence[TrieKey], depth: int) -> _Branch:
+    below: list[list[TrieKey]] = [[] for _ in range(17)]
     for key in keys:
         below[int(key[0][depth], 16)].append(key)
     return _Branch(tuple((slot, _node(group, depth + 1)) for slot, group in enumerate(below) if group))

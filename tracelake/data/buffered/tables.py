@@ -17,7 +17,7 @@ from psycopg import sql
 
 from tracelake.data.buffered.types import form_of
 from tracelake.data.statements import statements
-from tracelake.domain.buffered import Column, Declaration, from_json, refusals, to_json, widened
+from tracelake.domain.buffered import Column, Declaration, from_json, incompatible_changes, to_json, widened
 from tracelake.errors import Conflict
 
 OURS: Final[Mapping[str, str]] = {
@@ -85,7 +85,7 @@ def _make(connection: psycopg.Connection[Any], table: BufferedTable) -> None:
 
 def _widen(connection: psycopg.Connection[Any], table: BufferedTable, has: Declaration) -> Declaration:
     wanted = widened(has, table.declaration)
-    changed = [refusal for refusal in refusals(has, wanted) if refusal.part in wanted.names]
+    changed = [change for change in incompatible_changes(has, wanted) if change.part in wanted.names]
     if changed or has.unique_key != table.declaration.unique_key:
         raise Conflict(
             f"table {table.name} cannot become what is declared: {'; '.join(refusal.reason for refusal in changed)}",

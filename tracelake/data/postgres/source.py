@@ -107,7 +107,7 @@ class PostgresReader(DataSourceReader):
 
     `table`; `pieces` (JSON: a list of ranges for each partition) over `column`; `only` (JSON: values by
     column); `one_scan`; `snapshot`, an exported name of Postgres; `guard` (JSON), what the hot table's marks must still
-    be if the snapshot is gone.
+    be if the snapshot is gone; `seconds` after which Postgres ends the read.
     """
 
     def __init__(self, dsn: SecretDsn, options: Mapping[str, str], schema: StructType) -> None:
@@ -118,6 +118,7 @@ class PostgresReader(DataSourceReader):
         self.column = options["column"]
         self.snapshot = options.get("snapshot", "")
         self.guard = json.loads(options.get("guard") or "null")
+        self.milliseconds = round(1000 * float(options.get("seconds") or 0))
         self.pushes = bool(options.get("one_scan"))
         self.conditions = [self._equal(name, value) for name, value in json.loads(options.get("only") or "{}").items()]
 
@@ -150,6 +151,9 @@ class PostgresReader(DataSourceReader):
 
     def _begin(self, connection: Any) -> bool:
         """Read in the snapshot, if it is still held; otherwise in a new one, which a guard may then check."""
+        if self.milliseconds:
+            run(connection, f"SET statement_timeout = {self.milliseconds}")
+            connection.commit()
         run(connection, "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
         if not self.snapshot:
             return False

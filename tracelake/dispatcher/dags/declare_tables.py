@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
-from tracelake.domain.buffered import SPARK_TYPES, Declaration, from_json, refusals, to_json, widened
+from tracelake.domain.buffered import SPARK_TYPES, Declaration, from_json, incompatible_changes, to_json, widened
 from tracelake.domain.dag.hashes import declared_ids, generation_ids
 from tracelake.domain.dag.model import BufferedDataset, Dag
 from tracelake.domain.ids import DatasetId, OrgId
@@ -57,7 +57,9 @@ def _refuse_contradiction(current: Declaration | None, dataset: BufferedDataset)
         return
     names = dataset.declaration.names
     lacking = {column.name for column in current.columns if column.nullable and column.name not in names}
-    contradictions = [refusal for refusal in refusals(current, dataset.declaration) if refusal.part not in lacking]
+    contradictions = [
+        change for change in incompatible_changes(current, dataset.declaration) if change.part not in lacking
+    ]
     if contradictions:
         raise Conflict(
             f"dataset {dataset.name!r} cannot become this: {'; '.join(refusal.reason for refusal in contradictions)}",

@@ -8,22 +8,32 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
 import asyncpg
 
+from tracelake.dispatcher.bundles.find_usable import find_usable
+from tracelake.dispatcher.dags.basis import Generations, find_basis
 from tracelake.dispatcher.dags.catalog import Published, catalog, operators
-from tracelake.domain.bundle.rules import Kind, check_handler
-from tracelake.domain.dag.catalog import RuntimeSpec, Wired
-from tracelake.domain.dag.hashes import BUFFERED, config_hash, dataset_ids, declared_ids, generation_ids, lineage_hashes
-from tracelake.domain.dag.model import Dag, DeclaredDataset, ForeignDataset, Input, Job, JobOutput, Storage, Udf
+from tracelake.domain.dag.catalog import Catalog, RuntimeSpec, Wired
+from tracelake.domain.dag.hashes import (
+    BUFFERED,
+    Basis,
+    dataset_ids,
+    declared_ids,
+    generation_ids,
+    job_hash,
+    lineage_hashes,
+)
+from tracelake.domain.dag.model import Dag, DeclaredDataset, ForeignDataset, Input, Job, JobOutput, Storage
 from tracelake.domain.dag.parse import parse_dag
 from tracelake.domain.dag.yaml_nodes import name_in
 from tracelake.domain.filter.tree import as_json
 from tracelake.domain.ids import (
+    ConfigHash,
     DagVersionId,
     DatasetId,
     DatasetVersion,
@@ -32,11 +42,12 @@ from tracelake.domain.ids import (
     dag_version_id,
     job_id,
 )
+from tracelake.domain.sources.decide_slots import Overlap
 from tracelake.domain.storage_locations import buffered_table, generation_folder
-from tracelake.errors import Conflict, InvalidBundle, InvalidRequest, Problem
+from tracelake.errors import Conflict, InvalidRequest, Problem
 from tracelake.runtime.crash_points import crash_point
 from tracelake.store.identity import User
-from tracelake.store.queries import Connection, Row, fetch_rows, find_row, queries
+from tracelake.store.queries import Connection, fetch_rows, queries
 
 Own = JobOutput | DeclaredDataset
 Runtimes = Mapping[str, RuntimeSpec]
@@ -53,15 +64,6 @@ class Deployed:
     datasets: Mapping[JobOutput, UUID]
     warnings: tuple[Problem, ...] = ()
     """Fields that have no effect."""
-
-
-class UdfBundle(Row, frozen=True):
-    id: UUID
-    name: str
-    kind: Kind
-    status: str
-    reason: str | None
-    entry_points: list[str]
 
 
 async def deploy_named(
@@ -82,43 +84,71 @@ async def deploy_dag(
     pool: asyncpg.Pool, org_id: UUID, user_id: UUID | None, text: str, *, runtimes: Runtimes, bucket: str
 ) -> Deployed:
     """`bucket`: where the generations of its datasets lie."""
-    dag = await _parse(pool, runtimes, org_id, text)
-    version = dag_version_id(OrgId(org_id), dag.name, dag.yaml_hash)
+    known = await catalog(pool, org_id, runtimes)
+    dag, basis = await parse_new(pool, known, org_id, text)
     async with pool.acquire() as connection, connection.transaction():
-        sql = queries("dags")["insert_version"]
-        new = await connection.fetchval(sql, version, org_id, dag.name, dag.yaml_hash, text, user_id)
-        if new is not None:
-            await _NewVersion(connection, OrgId(org_id), version, dag, bucket).insert()
+        version, created = await insert_version(connection, OrgId(org_id), user_id, NewDag(dag, basis, text), bucket)
         crash_point("deploy_dag.before_commit")
     crash_point("deploy_dag.after_commit")
     return Deployed(
         version,
         dag.name,
         dag.yaml_hash,
-        new is not None,
+        created,
         {job.name: job_id(version, job.name) for job in dag.jobs},
         dataset_ids(dag, OrgId(org_id)),
         dag.warnings,
     )
 
 
-async def _parse(pool: asyncpg.Pool, runtimes: Runtimes, org_id: UUID, text: str) -> Dag:
+@dataclass(frozen=True)
+class NewDag:
+    """A DAG that is deployed: parsed, and as it was written."""
+
+    dag: Dag
+    basis: Basis
+    text: str
+    renamed: Mapping[str, UUID] = field(default_factory=dict)
+    """Datasets that other DAGs publish when this one becomes active, by name."""
+
+    def version(self, org: OrgId) -> DagVersionId:
+        return dag_version_id(org, self.dag.name, self.dag.yaml_hash, self.basis.foreign)
+
+
+async def insert_version(
+    connection: Connection, org: OrgId, user_id: UUID | None, new: NewDag, bucket: str
+) -> tuple[DagVersionId, bool]:
+    """The version's id, and whether it was created: one with the same content may exist."""
+    version, dag = new.version(org), new.dag
+    foreign = {name: str(generation) for name, generation in new.basis.foreign.items()}
+    sql = queries("dags")["insert_version"]
+    created = await connection.fetchval(sql, version, org, dag.name, dag.yaml_hash, new.text, user_id, foreign)
+    if created is not None:
+        await _NewVersion(connection, org, version, new, bucket).insert()
+    return version, created is not None
+
+
+async def parse_new(
+    pool: asyncpg.Pool, known: Catalog, org_id: UUID, text: str, foreign: Generations | None = None
+) -> tuple[Dag, Basis]:
     """The DAG, if it can be deployed: a new version must agree with the current declarations, an old one need not."""
-    known = await catalog(pool, org_id, runtimes)
     dag = await asyncio.to_thread(parse_dag, text, replace(known, declared={}))
+    basis = await find_basis(pool, org_id, dag, known, foreign)
     if any((dag.name, dataset.name) in known.declared for dataset in dag.buffered):
-        version = dag_version_id(OrgId(org_id), dag.name, dag.yaml_hash)
+        version = NewDag(dag, basis, text).version(OrgId(org_id))
         if not await pool.fetchrow(queries("dags")["find_version"], org_id, dag.name, version):
             await asyncio.to_thread(parse_dag, text, known)
-    return dag
+    return dag, basis
 
 
-async def input_ids(connection: Connection, org: OrgId, dag: Dag) -> Mapping[Input, UUID]:
-    """The dataset of each input; a name of another DAG means the dataset that has it now."""
+async def input_ids(
+    connection: Connection, org: OrgId, dag: Dag, renamed: Mapping[str, UUID] | None = None
+) -> Mapping[Input, UUID]:
+    """The dataset of each input; a name of another DAG means the dataset that has it now, or gets it (`renamed`)."""
     own: dict[Own, DatasetId] = {DeclaredDataset(name): dataset for name, dataset in declared_ids(dag, org).items()}
     own |= dict[Own, DatasetId](dataset_ids(dag, org).items())
     published = await fetch_rows(connection, queries("dags")["list_published_datasets"], Published, org)
-    foreign = {dataset.name: dataset.id for dataset in published}
+    foreign = {dataset.name: dataset.id for dataset in published} | dict(renamed or {})
     return {job_input: _input_id(job_input, job, own, foreign) for job in dag.jobs for job_input in job.inputs}
 
 
@@ -151,12 +181,20 @@ class _NewVersion:
     connection: Connection
     org: OrgId
     version: DagVersionId
-    dag: Dag
+    new: NewDag
     bucket: str
+
+    @property
+    def dag(self) -> Dag:
+        return self.new.dag
+
+    @property
+    def basis(self) -> Basis:
+        return self.new.basis
 
     async def insert(self) -> None:
         await self._insert_datasets()
-        inputs = await input_ids(self.connection, self.org, self.dag)
+        inputs = await input_ids(self.connection, self.org, self.dag, self.new.renamed)
         for job in self.dag.jobs:
             await self._insert_job(job, inputs)
 
@@ -181,15 +219,15 @@ class _NewVersion:
             [glob for _, glob in places],
             [dataset.lineage for dataset in datasets],
         )
-        generations = generation_ids(self.dag, self.org)
+        generations = generation_ids(self.dag, self.org, self.basis)
         await self.connection.execute(
             sql["insert_pointers"], self.org, self.version, list(generations), list(generations.values())
         )
 
     def _datasets(self) -> list[_Dataset]:
         """Outputs that are datasets of their own, and the datasets that the DAG declares."""
-        ids, lineages = dataset_ids(self.dag, self.org), lineage_hashes(self.dag)
-        generations = generation_ids(self.dag, self.org)
+        ids, lineages = dataset_ids(self.dag, self.org), lineage_hashes(self.dag, self.basis)
+        generations = generation_ids(self.dag, self.org, self.basis)
         own = [
             _Dataset(ids[output], generations[ids[output]], kind, lineages[output.job], output)
             for output, kind in storage_kinds(self.dag).items()
@@ -212,7 +250,7 @@ class _NewVersion:
         sql, ids = queries("dags"), dataset_ids(self.dag, self.org)
         read = [inputs[job_input] for job_input in job.inputs]
         written = [ids[JobOutput(job.name, output.index)] for output in job.outputs]
-        bundle = await self._bundle(job)
+        bundle = await find_usable(self.connection, self.org, job)
         own = job_id(self.version, job.name)
         await self.connection.execute(
             sql["insert_job"],
@@ -221,7 +259,7 @@ class _NewVersion:
             job.name,
             self.dag.name,
             self.version,
-            *_columns(self.dag, job, read, written, bundle),
+            *_columns(job_hash(self.dag, job, self.basis), job, read, written, bundle),
         )
         wheres = [None if job_input.where is None else as_json(job_input.where) for job_input in job.inputs]
         names, triggers = [job_input.name for job_input in job.inputs], [job_input.trigger for job_input in job.inputs]
@@ -240,37 +278,11 @@ class _NewVersion:
             queries("dags")["insert_column_lineage"],
             self.org,
             own,
-            written[0],
+            [written[source.index] for source in sources],
             [source.output for source in sources],
             [read[source.input] for source in sources],
             [source.input_column for source in sources],
         )
-
-    async def _bundle(self, job: Job) -> UUID | None:
-        if job.udf is None:
-            return None
-        sql = queries("dags")["lock_bundle"]
-        bundle = await find_row(self.connection, sql, UdfBundle, self.org, job.udf.sha256)
-        return _usable_bundle(f"jobs.{job.name}.udf", job.udf, bundle)
-
-
-def _usable_bundle(where: str, udf: Udf, bundle: UdfBundle | None) -> UUID:
-    """The id of the bundle if a job may run it: ready, with the name and the handler that the job refers to."""
-    content = f"the bundle with the content {udf.sha256[:12]}..."
-    if bundle is None or bundle.status == "Pending":
-        message = f"no bundle with the content {udf.sha256[:12]}... is ready"
-        raise Conflict(message, where=f"{where}.sha256", hint=f"`trace udf push` {udf.bundle} first")
-    if bundle.status == "Refused":
-        hint = "fix it, push it again, and use the new hash"
-        raise Conflict(f"{content} was refused: {bundle.reason}", where=f"{where}.sha256", hint=hint)
-    if bundle.name != udf.bundle:
-        hint = f"`bundle: {bundle.name}`, or the hash of the right bundle"
-        raise Conflict(f"{content} is called {bundle.name!r}, not {udf.bundle!r}", where=f"{where}.bundle", hint=hint)
-    try:
-        check_handler(bundle.entry_points, bundle.kind, udf.handler)
-    except InvalidBundle as wrong:
-        raise Conflict(wrong.message, where=f"{where}.handler", hint=wrong.hint) from None
-    return bundle.id
 
 
 def _input_id(job_input: Input, job: Job, own: Mapping[Own, DatasetId], foreign: Mapping[str, UUID]) -> UUID:
@@ -287,7 +299,9 @@ def _input_id(job_input: Input, job: Job, own: Mapping[Own, DatasetId], foreign:
             )
 
 
-def _columns(dag: Dag, job: Job, read: Sequence[UUID], written: Sequence[UUID], bundle: UUID | None) -> tuple[Any, ...]:
+def _columns(
+    config_hash: ConfigHash, job: Job, read: Sequence[UUID], written: Sequence[UUID], bundle: UUID | None
+) -> tuple[Any, ...]:
     """The values of `insert_job` from `activation` on."""
     return (
         str(job.activation),
@@ -298,7 +312,7 @@ def _columns(dag: Dag, job: Job, read: Sequence[UUID], written: Sequence[UUID], 
         None if job.execution_strategy is None else str(job.execution_strategy),
         _idle_timeout(job),
         job.config,
-        config_hash(job, dag.tuning.get(job.operator, ())),
+        config_hash,
         read,
         written,
         str(job.update_strategy),
@@ -306,9 +320,11 @@ def _columns(dag: Dag, job: Job, read: Sequence[UUID], written: Sequence[UUID], 
         bundle,
         list(job.secrets),
         str(job.priority),
-        None if job.scaling.max_concurrency is None else {"max_concurrency": job.scaling.max_concurrency},
+        _scaling(job),
         job.max_queue_depth,
-        None if job.max_queue_age_seconds is None else timedelta(seconds=job.max_queue_age_seconds),
+        _interval(job.max_queue_age_seconds),
+        job.resume_queue_depth,
+        _interval(job.resume_queue_age_seconds),
         job.timeout_seconds,
         job.heartbeat_interval_seconds,
         job.heartbeat_timeout_seconds,
@@ -318,24 +334,34 @@ def _columns(dag: Dag, job: Job, read: Sequence[UUID], written: Sequence[UUID], 
         None if job.udf is None else job.udf.handler,
         job.max_platform_failures,
         _makes_whole(job),
+        job.replay,
     )
 
 
+def _interval(seconds: int | None) -> timedelta | None:
+    return None if seconds is None else timedelta(seconds=seconds)
+
+
 def _makes_whole(job: Job) -> bool:
+    """A source's tasks differ in what fired them: none does the work of another."""
     operator = operators().get(job.operator)
-    return operator is not None and operator.makes_whole is not None and operator.makes_whole(job.config)
+    if job.source is not None or operator is None or operator.makes_whole is None:
+        return False
+    return operator.makes_whole(job.config)
+
+
+def _scaling(job: Job) -> dict[str, int] | None:
+    """Fires of a schedule wait for each other unless they may overlap, as tasks wait for a slot of their job."""
+    if job.source is not None and job.source.overlap not in {None, Overlap.ALLOW}:
+        return {"max_concurrency": 1}
+    most = job.scaling.max_concurrency
+    return None if most is None else {"max_concurrency": most}
 
 
 def _source(job: Job) -> dict[str, Any] | None:
     if job.source is None:
         return None
-    source = {
-        "kind": str(job.source.kind),
-        "schedule": job.source.schedule,
-        "secret": job.source.secret,
-        "replay_window_seconds": job.source.replay_window_seconds,
-    }
-    return {name: value for name, value in source.items() if value is not None}
+    return {name: value for name, value in asdict(job.source).items() if value is not None}
 
 
 def _idle_timeout(job: Job) -> str | None:

@@ -41,6 +41,10 @@ class Table(Row, frozen=True):
     first_commit: int | None
     travels: bool
     """Whether the query asks for an earlier state."""
+    removed_commit: int | None
+    """The last commit of the dataset when its generation was removed."""
+    is_foreign: bool
+    """The commit belongs to another generation than the one that the token names."""
     filters: list[Mapping[str, Any]] | None
 
 
@@ -127,8 +131,13 @@ def _check_moment(table: Table) -> None:
         )
     if table.commit > table.last_commit:
         raise InvalidRequest(f"its last commit is {table.last_commit}", where=where, hint="use an earlier as_of")
+    if table.is_foreign:
+        raise NotFound(f"commit {table.commit} is of another generation, which the token does not name", where=where)
     if table.first_commit is None or table.commit < table.first_commit:
         raise NotFound("the current generation had no rows then", where=where)
+    if table.removed_commit is not None and table.commit <= table.removed_commit:
+        reason = f"the rows of commit {table.commit} are gone: their generation was removed"
+        raise NotFound(reason, where=where, hint="`retention.left_generations_days` says how long they are kept")
 
 
 def _cold_pin(table: Table, copies: Mapping[UUID, ColdCopy]) -> Pin | None:

@@ -21,17 +21,30 @@ async def list_datasets(pool: asyncpg.Pool, user: User) -> DatasetList:
 
 
 async def show_dataset(pool: asyncpg.Pool, user: User, name_or_uuid: str) -> DatasetDetail:
-    uuid = as_uuid(name_or_uuid)
-    name = None if uuid else name_or_uuid
     sql = queries("user_datasets")["show_dataset"]
-    detail = await pool.fetchval(sql, user.org_id, user.id, user.role == "admin", uuid, name, MOST_COMMITS)
+    detail = await pool.fetchval(sql, *_asked(user, name_or_uuid), MOST_COMMITS)
     if detail is None:
-        raise NotFound(
-            f"there is no dataset {name_or_uuid}",
-            where=name_or_uuid,
-            hint="`trace datasets list` lists the datasets",
-        )
+        raise _unknown(name_or_uuid)
     return msgspec.json.decode(detail, type=DatasetDetail)
+
+
+async def find_dataset(pool: asyncpg.Pool, user: User, name_or_uuid: str) -> UUID:
+    """The uuid of a dataset that the user may see."""
+    found: UUID | None = await pool.fetchval(queries("user_datasets")["find_dataset"], *_asked(user, name_or_uuid))
+    if found is None:
+        raise _unknown(name_or_uuid)
+    return found
+
+
+def _asked(user: User, name_or_uuid: str) -> tuple[UUID, UUID, bool, UUID | None, str | None]:
+    uuid = as_uuid(name_or_uuid)
+    return user.org_id, user.id, user.role == "admin", uuid, None if uuid else name_or_uuid
+
+
+def _unknown(name_or_uuid: str) -> NotFound:
+    return NotFound(
+        f"there is no dataset {name_or_uuid}", where=name_or_uuid, hint="`trace datasets list` lists the datasets"
+    )
 
 
 def as_uuid(text: str) -> UUID | None:

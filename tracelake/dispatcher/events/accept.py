@@ -13,9 +13,8 @@ import asyncpg
 from tracelake.capability.claims import Claims
 from tracelake.dispatcher.events.new_events import NewEvent, read_events, require_writable, transposed
 from tracelake.dispatcher.signal import AfterCommit
-from tracelake.domain.event import RangeScope, scope_key
+from tracelake.domain.event import PartitionScope, RangeScope, partition_key, read_partition, scope_key
 from tracelake.domain.ids import DatasetId, DatasetVersion, invalidation_id
-from tracelake.domain.ranges import InvalidRange, Range, inclusive
 from tracelake.errors import InvalidRequest
 from tracelake.runtime.crash_points import crash_point
 from tracelake.store.jobs import JobCache
@@ -28,14 +27,14 @@ async def accept_events(
     database: asyncpg.Pool, jobs: JobCache, after: AfterCommit, request: EventsRequest, claims: Claims
 ) -> EventsAnswer:
     events = read_events(request.events, claims)
-    spans = read_invalidations(request.invalidations, claims)
+    scopes = read_invalidations(request.invalidations, claims)
     async with database.acquire() as connection, connection.transaction():
         task = await lock_open(connection, request)
         accepted = new = await store_events(connection, claims, events)
-        accepted += await store_invalidations(connection, claims, request.invalidations, spans)
+        accepted += await store_invalidations(connection, claims, request.invalidations, scopes)
         if request.state is not None:
             await connection.execute(queries("events")["save_state"], task.org_id, task.job_id, request.state)
-        if events or spans or request.state is not None:
+        if events or scopes or request.state is not None:
             # A source that reports anything has reset its outputs before, if it had to.
             await connection.execute(queries("events")["acknowledge_bootstrap"], task.job_id)
         crash_point("accept_event.before_commit")
@@ -56,43 +55,45 @@ async def store_events(connection: Connection, claims: Claims, events: Sequence[
     return int(await connection.fetchval(sql, claims.org_id, claims.task_id, claims.attempt, *columns))
 
 
-def read_invalidations(bodies: Sequence[InvalidationBody], claims: Claims) -> list[Range]:
-    spans = []
+def read_invalidations(bodies: Sequence[InvalidationBody], claims: Claims) -> list[PartitionScope]:
+    scopes = []
     for index, body in enumerate(bodies):
         require_writable(body.dataset_uuid, body.dataset_version, f"/invalidations/{index}", claims)
         if not body.reason.strip():
             raise InvalidRequest("an invalidation needs a reason", where=f"/invalidations/{index}/reason")
         try:
-            spans.append(inclusive(body.start, body.end))
-        except InvalidRange as wrong:
-            raise InvalidRequest(wrong.message, where=f"/invalidations/{index}/start", hint=wrong.hint) from None
-    return spans
+            scopes.append(read_partition(partition_key=body.partition_key, start=body.start, end=body.end))
+        except InvalidRequest as wrong:
+            where = f"/invalidations/{index}{wrong.where or '/start'}"
+            raise InvalidRequest(wrong.message, where=where, hint=wrong.hint) from None
+    return scopes
 
 
 async def store_invalidations(
     connection: Connection,
     claims: Claims,
     bodies: Sequence[InvalidationBody],
-    spans: Sequence[Range],
+    scopes: Sequence[PartitionScope],
 ) -> int:
     new = 0
-    for body, span in zip(bodies, spans, strict=True):
+    for body, scope in zip(bodies, scopes, strict=True):
         cause = f"task:{claims.task_id}:{body.reason}"
         if body.cause is not None:  # as a list, because either text may hold any separator
             cause = json.dumps(["task", str(claims.task_id), body.cause, body.reason])
-        key = scope_key(RangeScope(span))
+        key, span = scope_key(scope), scope.span if isinstance(scope, RangeScope) else None
         new += await connection.fetchval(
             queries("events")["store_invalidation"],
             invalidation_id(DatasetId(body.dataset_uuid), DatasetVersion(body.dataset_version), key, cause),
             claims.org_id,
             body.dataset_uuid,
             body.dataset_version,
-            span.start,
-            span.stop,
+            span.start if span else None,
+            span.stop if span else None,
             body.reason,
             None,
             claims.task_id,
             claims.attempt,
             None,
+            partition_key(scope),
         )
     return new

@@ -1,4 +1,4 @@
-"""A user invalidates a range of a dataset: the jobs that read it process that range again."""
+"""A user invalidates a partition of a dataset, by its range or its label: the jobs that read it process it again."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ from uuid import UUID
 import asyncpg
 
 from tracelake.dispatcher.signal import Signal
-from tracelake.domain.event import RangeScope, scope_key
+from tracelake.domain.event import PartitionScope, RangeScope, partition_key, scope_key
 from tracelake.domain.ids import DatasetId, DatasetVersion, invalidation_id
-from tracelake.domain.ranges import InvalidRange, inclusive
 from tracelake.errors import Conflict, InvalidRequest, NotFound
 from tracelake.runtime.crash_points import crash_point
 from tracelake.store.queries import queries
@@ -33,20 +32,24 @@ async def invalidate(
     user_id: UUID,
     dataset: str | UUID,
     *,
-    start: int,
-    end: int,
+    scope: PartitionScope,
     reason: str,
     request_id: UUID,
 ) -> Invalidated:
-    """`start` to `end`, both inclusive, of the generation that is served now."""
+    """Of the generation that is served now. A label must be known there; of a range, any part may be invalidated."""
     if not reason.strip():
         raise InvalidRequest("an invalidation needs a reason", where="/reason")
-    try:
-        span = inclusive(start, end)
-    except InvalidRange as wrong:
-        raise InvalidRequest(wrong.message, where="/start", hint=wrong.hint) from None
     target, version = await _served(pool, org_id, dataset)
-    own = invalidation_id(target, version, scope_key(RangeScope(span)), f"request:{request_id}")
+    span = scope.span if isinstance(scope, RangeScope) else None
+    if span is None and not await pool.fetchval(
+        queries("events")["has_partition"], target, version, partition_key(scope)
+    ):
+        raise NotFound(
+            f"{str(dataset)!r} has no partition {partition_key(scope)!r}",
+            where="/partition",
+            hint="`trace datasets show` lists the partitions that are there",
+        )
+    own = invalidation_id(target, version, scope_key(scope), f"request:{request_id}")
     crash_point("invalidate.before_commit")
     new = await pool.fetchval(
         queries("events")["store_invalidation"],
@@ -54,13 +57,14 @@ async def invalidate(
         org_id,
         target,
         version,
-        span.start,
-        span.stop,
+        span.start if span else None,
+        span.stop if span else None,
         reason,
         None,
         None,
         None,
         user_id,
+        partition_key(scope),
     )
     crash_point("invalidate.after_commit")
     outbox.notify()

@@ -17,15 +17,18 @@ from tracelake.dispatcher.alerts.for_delivery import alert_targets, failure_aler
 from tracelake.dispatcher.buffers.records import buffer_records
 from tracelake.dispatcher.buffers.settle import settle_buffers
 from tracelake.dispatcher.control import Control
+from tracelake.dispatcher.flow.read_worker_load import read_worker_load
 from tracelake.dispatcher.http.auth import WorkerGate
 from tracelake.dispatcher.http.openapi import document
 from tracelake.dispatcher.http.query_routes import query_routes
 from tracelake.dispatcher.http.user_routes import user_routes
 from tracelake.dispatcher.read_gauges import Gauges
+from tracelake.dispatcher.sources.accept_hooks import HookCall
+from tracelake.dispatcher.sources.fire_schedules import fire_schedules
 from tracelake.dispatcher.sources.stop_all import drain_sources
 from tracelake.dispatcher.tasks.fetch import fetch_task
 from tracelake.dispatcher.tasks.names import fields
-from tracelake.errors import InvalidRequest, NotFound
+from tracelake.errors import InvalidRequest, NotFound, TraceError, Unavailable
 from tracelake.runtime.listeners import cancel_on_disconnect, json_response, listener_app
 from tracelake.runtime.logs import add_log_fields, is_debugging, log_fields
 from tracelake.runtime.metrics import OPENMETRICS_TEXT
@@ -36,6 +39,14 @@ from tracelake.store.signing_keys import published
 from tracelake.wire.alert_messages import FailuresRequest, TargetsRequest
 from tracelake.wire.buffer_messages import BufferRequest, SettleRequest
 from tracelake.wire.read_call import read_message
+from tracelake.wire.source_messages import (
+    CHANGES_SECONDS,
+    MAX_HOOKS_BODY,
+    ChangesAnswer,
+    HookBatchAnswer,
+    HookBatchRequest,
+    HookOutcome,
+)
 from tracelake.wire.task_messages import (
     STOPS_MARK,
     STOPS_SECONDS,
@@ -109,6 +120,8 @@ def internal_api(control: Control) -> Starlette:
         Route("/internal/jwks/task", jwks, methods=["GET"]),
         *query_routes(control, gate),
         *_for_delivery(control, gate),
+        *_for_schedulers(control, gate),
+        *_for_senders(control, gate),
         *user_routes(control),
     ]
     return listener_app(routes, lambda: answers(control.pool), OUTAGES, lambda away: unavailable(away, control.home))
@@ -139,7 +152,12 @@ def _for_workers(control: Control, gate: WorkerGate) -> list[Route]:
         waits = control.after_commit.stops.after(_mark(request), STOPS_SECONDS)
         return json_response(await cancel_on_disconnect(request, waits))
 
+    async def worker_load(request: Request) -> Response:
+        await gate.require(request)
+        return json_response(await read_worker_load(control.pool, _parameter(request, "runtime")))
+
     return [
+        Route("/internal/worker-load", worker_load, methods=["GET"]),
         Route("/internal/task-stops", stops, methods=["GET"]),
         Route("/internal/task-claim", task_claim, methods=["POST"]),
         Route("/internal/task-claim-batch", task_claim_batch, methods=["POST"]),
@@ -161,6 +179,54 @@ def _for_delivery(control: Control, gate: WorkerGate) -> list[Route]:
         Route("/internal/alerts/targets", targets, methods=["POST"]),
         Route("/internal/alerts/failures", failures, methods=["POST"]),
     ]
+
+
+def _for_schedulers(control: Control, gate: WorkerGate) -> list[Route]:
+    async def fire(request: Request) -> Response:
+        await gate.require(request)
+        return json_response(await fire_schedules(control.pool, control.after_commit))
+
+    async def changes(request: Request) -> Response:
+        await gate.require(request)
+        waits = control.after_commit.schedules.after(_mark(request), _seconds(request))
+        answer = await cancel_on_disconnect(request, waits)
+        return json_response(ChangesAnswer(mark=answer.mark, changed=answer.changed))
+
+    return [
+        Route("/internal/schedules/fire", fire, methods=["POST"]),
+        Route("/internal/schedules/changes", changes, methods=["GET"]),
+    ]
+
+
+def _for_senders(control: Control, gate: WorkerGate) -> list[Route]:
+    accept = control.hooks().batched()
+
+    async def hooks(request: Request) -> Response:
+        await gate.require(request)
+        asked = await read_message(request, HookBatchRequest, MAX_HOOKS_BODY)
+        calls = [HookCall(item.org, item.dag, item.job, item.headers, item.body) for item in asked.items]
+        outcomes = [_hook_outcome(answer) for answer in await accept.settled(calls)]
+        return json_response(HookBatchAnswer(outcomes=outcomes))
+
+    return [Route("/internal/hooks", hooks, methods=["POST"])]
+
+
+def _hook_outcome(answer: UUID | BaseException) -> HookOutcome:
+    """A refusal is the answer to its own call; anything else that goes wrong is one to all."""
+    if isinstance(answer, UUID):
+        return HookOutcome(delivery_id=answer)
+    if not isinstance(answer, TraceError):
+        raise answer
+    again = answer.retry_after if isinstance(answer, Unavailable) else None
+    return HookOutcome(code=answer.code, message=answer.message, retry_after=again)
+
+
+def _seconds(request: Request) -> float:
+    """How long to wait at most; a scheduler waits no longer than until the next slot."""
+    text = request.query_params.get("seconds", "")
+    if re.fullmatch(r"[0-9]{1,6}(\.[0-9]{1,9})?", text) is None:
+        raise InvalidRequest(f"{text[:80]!r} is not a number of seconds", where="query seconds")
+    return min(float(text), CHANGES_SECONDS)
 
 
 def _mark(request: Request) -> str:

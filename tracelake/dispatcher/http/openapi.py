@@ -35,6 +35,7 @@ from tracelake.wire.output_messages import (
     FilesRequest,
 )
 from tracelake.wire.query_messages import AuditAnswer, AuditRequest, RelationsAnswer, RelationsRequest
+from tracelake.wire.source_messages import ChangesAnswer, FiredAnswer, HookBatchAnswer, HookBatchRequest
 from tracelake.wire.task_messages import (
     STOPS_MARK,
     ClaimBatchAnswer,
@@ -49,6 +50,7 @@ from tracelake.wire.task_messages import (
     LogsRequest,
     NotClaimed,
     StopsAnswer,
+    WorkerLoadAnswer,
 )
 from tracelake.wire.user_calls import CALLS, USER
 
@@ -70,6 +72,10 @@ RESPONSES = {
 
 class FetchQuery(Message, frozen=True):
     task_id: UUID
+
+
+class WorkerLoadQuery(Message, frozen=True):
+    runtime: str
 
 
 class StopsQuery(Message, frozen=True):
@@ -121,6 +127,9 @@ ROUTES = (
     DescribedRoute(
         "get", "/internal/task-stops", "Wait for tasks to be ended", StopsAnswer, "worker", query=StopsQuery
     ),
+    DescribedRoute(
+        "get", "/internal/worker-load", "What a runtime's tasks need", WorkerLoadAnswer, "worker", query=WorkerLoadQuery
+    ),
     DescribedRoute("get", "/internal/user", "A user by subject", UserAnswer, "worker", query=UserQuery),
     DescribedRoute("post", "/internal/sources/drain", "The system goes down", DrainAnswer, "worker"),
     DescribedRoute(
@@ -140,6 +149,13 @@ ROUTES = (
         "post", "/internal/query/relations", "What a question reads", RelationsAnswer, "worker", RelationsRequest
     ),
     DescribedRoute("post", "/internal/query/audit", "What was asked", AuditAnswer, "worker", AuditRequest),
+    DescribedRoute("post", "/internal/schedules/fire", "Fire the slots that are due", FiredAnswer, "worker"),
+    DescribedRoute(
+        "get", "/internal/schedules/changes", "Wait for schedules to change", ChangesAnswer, "worker", query=StopsQuery
+    ),
+    DescribedRoute(
+        "post", "/internal/hooks", "Calls of webhooks, as they came", HookBatchAnswer, "worker", HookBatchRequest
+    ),
     DescribedRoute("get", "/v1/udf/bundle/{sha256}", "The zip that a URL opens", bytes, None, query=BundleQuery),
     DescribedRoute("get", "/internal/jwks/task", "Public keys of capabilities", KeySet, None),
 )

@@ -25,23 +25,42 @@ from tracelake.dispatcher.bundles.list import list_bundles, show_bundle
 from tracelake.dispatcher.bundles.push import announce_bundle, finalize_bundle, upload_bundle
 from tracelake.dispatcher.control import Control
 from tracelake.dispatcher.dags.activate import activate_dag
+from tracelake.dispatcher.dags.deactivate import deactivate_dag
 from tracelake.dispatcher.dags.deploy import deploy_named
 from tracelake.dispatcher.dags.show import list_dags, list_versions, show_dag
+from tracelake.dispatcher.datasets.drop import drop_dataset
 from tracelake.dispatcher.datasets.list_current_files import list_dataset_files
+from tracelake.dispatcher.datasets.list_ledger import list_ledger
 from tracelake.dispatcher.datasets.show import list_datasets, show_dataset
+from tracelake.dispatcher.datasets.show_usage import show_usage
 from tracelake.dispatcher.events.invalidate import invalidate
 from tracelake.dispatcher.events.trigger import trigger
+from tracelake.dispatcher.events.trigger_progress import trigger_progress
+from tracelake.dispatcher.flow.list_in_flight import list_in_flight
+from tracelake.dispatcher.flow.list_pauses import list_pauses
+from tracelake.dispatcher.flow.pause_job import pause_job, resume_job
 from tracelake.dispatcher.http.auth import WorkerGate
 from tracelake.dispatcher.outbox.list import list_outbox
 from tracelake.dispatcher.outbox.retry import retry_outbox
+from tracelake.dispatcher.releases.abandon import abandon_release
+from tracelake.dispatcher.releases.plan import plan_change
+from tracelake.dispatcher.releases.promote import promote_release, rollback_release
+from tracelake.dispatcher.releases.show import list_releases, show_release
+from tracelake.dispatcher.releases.start import start_release
 from tracelake.dispatcher.signal import AfterCommit
-from tracelake.dispatcher.sources.pause import pause_source, resume_source
+from tracelake.dispatcher.sources.show import list_deliveries, list_sources, show_source
 from tracelake.dispatcher.tasks.cancel import cancel_task
+from tracelake.dispatcher.tasks.cancel_many import cancel_tasks
 from tracelake.dispatcher.tasks.list import failed_tasks, list_tasks
 from tracelake.dispatcher.tasks.read_logs import read_logs
 from tracelake.dispatcher.tasks.retry import retry_task
+from tracelake.dispatcher.tasks.retry_many import retry_tasks
 from tracelake.dispatcher.tasks.show import show_task
+from tracelake.dispatcher.versions.gaps import list_gaps
+from tracelake.dispatcher.versions.show_backfills import Change, change_backfill, list_backfills, show_backfill
+from tracelake.dispatcher.versions.start_backfill import start_backfill
 from tracelake.dispatcher.why.explain import explain
+from tracelake.domain.event import read_partition
 from tracelake.errors import InvalidRequest, Unauthenticated
 from tracelake.runtime.listeners import json_response
 from tracelake.runtime.read_body import read_bounded
@@ -49,9 +68,11 @@ from tracelake.store.db import OUTAGES, unavailable
 from tracelake.store.identity import User, find_user
 from tracelake.wire.message import Message
 from tracelake.wire.read_call import read_body, read_query, require_role
+from tracelake.wire.user_backfills import BackfillRow
 from tracelake.wire.user_calls import CALLS, USER, Call, named
 from tracelake.wire.user_dags import ActivateAnswer, DagWarning, DeployAnswer, TriggerAnswer, TriggerRequest
 from tracelake.wire.user_datasets import InvalidateAnswer, InvalidateRequest
+from tracelake.wire.user_releases import Plan, ReleaseAnswer
 
 
 @dataclass(frozen=True)
@@ -155,6 +176,20 @@ async def _activate(asked: UserCall) -> ActivateAnswer:
     )
 
 
+async def _plan(asked: UserCall) -> Plan:
+    runtimes = asked.control.runtime_specs()
+    return (await plan_change(asked.pool, asked.org, asked.body.dags, runtimes=runtimes)).plan
+
+
+async def _start_release(asked: UserCall) -> ReleaseAnswer:
+    runtimes, bucket = asked.control.runtime_specs(), asked.control.places.bucket
+    return await start_release(asked.pool, asked.after, asked.user, asked.body, runtimes=runtimes, bucket=bucket)
+
+
+def _release(asked: UserCall) -> tuple[asyncpg.Pool, AfterCommit, UUID, UUID]:
+    return asked.pool, asked.after, asked.org, UUID(asked.path["release"])
+
+
 async def _trigger(asked: UserCall) -> TriggerAnswer:
     requested: TriggerRequest = asked.body
     request_id = requested.request_id or uuid4()
@@ -172,19 +207,25 @@ async def _trigger(asked: UserCall) -> TriggerAnswer:
         # A task's events call it otherwise; here the field is `partition`.
         where = "/partition" if wrong.where == "/partition_key" else wrong.where
         raise InvalidRequest(wrong.message, where=where, hint=wrong.hint) from None
-    return TriggerAnswer(request_id=request_id, event_ids=list(done.event_ids), created=done.created)
+    return TriggerAnswer(
+        request_id=request_id, event_ids=list(done.event_ids), created=done.created, task_id=done.task_id
+    )
 
 
 async def _invalidate(asked: UserCall) -> InvalidateAnswer:
     requested: InvalidateRequest = asked.body
+    try:
+        scope = read_partition(partition_key=requested.partition, start=requested.start, end=requested.end)
+    except InvalidRequest as wrong:
+        where = "/partition" if wrong.where == "/partition_key" else wrong.where or "/start"
+        raise InvalidRequest(wrong.message, where=where, hint=wrong.hint) from None
     done = await invalidate(
         asked.pool,
         asked.after.outbox,
         asked.org,
         asked.user.id,
         asked.path["dataset"],
-        start=requested.start,
-        end=requested.end,
+        scope=scope,
         reason=requested.reason,
         request_id=requested.request_id or uuid4(),
     )
@@ -196,17 +237,45 @@ async def _invalidate(asked: UserCall) -> InvalidateAnswer:
     )
 
 
+async def _change_backfill(asked: UserCall, to: Change) -> BackfillRow:
+    return await change_backfill(asked.pool, asked.after.backfills, asked.org, UUID(asked.path["backfill"]), to)
+
+
 VERBS: Mapping[str, Verb] = {
     "list_dags": lambda asked: list_dags(asked.pool, asked.org),
     "show_dag": lambda asked: show_dag(asked.pool, asked.org, asked.path["dag"]),
     "deploy": _deploy,
     "activate": _activate,
-    "trigger": _trigger,
-    "pause_source": lambda asked: pause_source(
-        asked.pool, asked.after, asked.user, asked.path["dag"], asked.path["job"]
+    "plan": _plan,
+    "start_release": _start_release,
+    "list_releases": lambda asked: list_releases(asked.pool, asked.org),
+    "show_release": lambda asked: show_release(asked.pool, asked.org, UUID(asked.path["release"])),
+    "promote_release": lambda asked: promote_release(
+        *_release(asked), runtimes=asked.control.runtime_specs(), force=asked.body is not None and asked.body.force
     ),
-    "resume_source": lambda asked: resume_source(
-        asked.pool, asked.after.sources, asked.user, asked.path["dag"], asked.path["job"]
+    "rollback_release": lambda asked: rollback_release(*_release(asked), runtimes=asked.control.runtime_specs()),
+    "abandon_release": lambda asked: abandon_release(*_release(asked)),
+    "deactivate": lambda asked: deactivate_dag(asked.pool, asked.after, asked.org, asked.path["dag"]),
+    "trigger": _trigger,
+    "trigger_progress": lambda asked: trigger_progress(
+        asked.pool, asked.org, UUID(asked.path["request"]), downstream=asked.query.downstream
+    ),
+    "pause_job": lambda asked: pause_job(asked.pool, asked.after, asked.user, asked.path["dag"], asked.path["job"]),
+    "resume_job": lambda asked: resume_job(asked.pool, asked.after, asked.user, asked.path["dag"], asked.path["job"]),
+    "list_in_flight": lambda asked: list_in_flight(asked.pool, asked.org),
+    "list_pauses": lambda asked: list_pauses(asked.pool, asked.org),
+    "list_sources": lambda asked: list_sources(asked.pool, asked.org, asked.query.dag, asked.control.hook_secrets),
+    "show_source": lambda asked: show_source(
+        asked.pool, asked.org, asked.path["dag"], asked.path["job"], asked.control.hook_secrets
+    ),
+    "fire_source": lambda asked: asked.control.fire_source().fire(
+        asked.org, asked.path["dag"], asked.path["job"], asked.body
+    ),
+    "list_deliveries_of_source": lambda asked: list_deliveries(
+        asked.pool, asked.org, asked.path["dag"], asked.path["job"], asked.query
+    ),
+    "replay_delivery": lambda asked: asked.control.fire_source().replay(
+        asked.org, asked.path["dag"], asked.path["job"], UUID(asked.path["delivery"]), asked.body
     ),
     "invalidate": _invalidate,
     "list_tasks": lambda asked: list_tasks(asked.pool, asked.org, asked.query),
@@ -217,9 +286,14 @@ VERBS: Mapping[str, Verb] = {
     "cancel_task": lambda asked: cancel_task(
         asked.pool, asked.after, asked.org, UUID(asked.path["task"]), asked.body.reason
     ),
+    "cancel_tasks": lambda asked: cancel_tasks(asked.pool, asked.after, asked.org, asked.body),
+    "retry_tasks": lambda asked: retry_tasks(asked.pool, asked.after, asked.org, asked.body),
     "list_datasets": lambda asked: list_datasets(asked.pool, asked.user),
     "list_dataset_files": lambda asked: list_dataset_files(asked.pool, asked.user, asked.path["dataset"]),
+    "drop_dataset": lambda asked: drop_dataset(asked.pool, asked.user, asked.path["dataset"]),
+    "list_ledger": lambda asked: list_ledger(asked.pool, asked.user, asked.path["dataset"], asked.query),
     "show_dataset": lambda asked: show_dataset(asked.pool, asked.user, asked.path["dataset"]),
+    "show_usage": lambda asked: show_usage(asked.pool, asked.org, asked.query),
     "list_outbox": lambda asked: list_outbox(asked.pool, asked.org, asked.query),
     "retry_outbox": lambda asked: retry_outbox(asked.pool, asked.after.outbox, asked.org, asked.body.ids),
     "list_dead_batches": lambda asked: list_dead_batches(asked.pool, asked.org, asked.query),
@@ -254,6 +328,15 @@ VERBS: Mapping[str, Verb] = {
     "show_bundle": lambda asked: show_bundle(
         asked.pool, asked.control.bundles.max_bytes, asked.org, UUID(asked.path["bundle"])
     ),
+    "gaps": lambda asked: list_gaps(asked.pool, asked.org, asked.query),
+    "start_backfill": lambda asked: start_backfill(
+        asked.pool, asked.after.backfills, asked.user, asked.path["dag"], asked.body
+    ),
+    "list_backfills": lambda asked: list_backfills(asked.pool, asked.org),
+    "show_backfill": lambda asked: show_backfill(asked.pool, asked.org, UUID(asked.path["backfill"])),
+    "pause_backfill": lambda asked: _change_backfill(asked, "Paused"),
+    "resume_backfill": lambda asked: _change_backfill(asked, "Running"),
+    "cancel_backfill": lambda asked: _change_backfill(asked, "Canceled"),
     "why": lambda asked: explain(asked.pool, asked.user, asked.query),
     "list_versions": lambda asked: list_versions(asked.pool, asked.org, asked.path["dag"]),
     "list_alerts": lambda asked: list_alerts(asked.pool, asked.org),

@@ -1,4 +1,4 @@
-"""Cancels tasks that were created for a DAG version just as another one was activated."""
+"""Cancels tasks that were created for a DAG version just as another one was activated, or the DAG was deactivated."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import asyncpg
 
-from tracelake.dispatcher.dags.activate import RetiredTasks
+from tracelake.dispatcher.dags.switch import RetiredTasks
 from tracelake.dispatcher.maintenance.loop import Periodic
 from tracelake.dispatcher.signal import AfterCommit
 from tracelake.runtime.crash_points import crash_point
@@ -26,8 +26,9 @@ class CancelRetired(Periodic):
 
 async def cancel_retired_tasks(pool: asyncpg.Pool, after: AfterCommit) -> int:
     tasks = await fetch_row(pool, queries("dags")["cancel_retired_tasks"], RetiredTasks, None, None)
+    inactive: int = await pool.fetchval(queries("dags")["cancel_inactive_tasks"], None, None)
     if tasks.made_again:
         after.outbox.notify()
-    if tasks.canceled:
+    if tasks.canceled or inactive:
         after.stops.notify()
-    return tasks.canceled
+    return tasks.canceled + inactive

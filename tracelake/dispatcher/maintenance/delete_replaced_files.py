@@ -47,6 +47,8 @@ class DeleteReplacedFiles(Periodic):
 
     async def once(self) -> int:
         """Returns how many partitions lost their files. Deleted before the commit: after a crash, deleted again."""
+        if not self.keep:
+            return 0
         sql = queries("orphan_files")
         async with self.pool.acquire() as connection, connection.transaction():
             await connection.execute(sql["first_mark"])

@@ -33,8 +33,12 @@ class ListenForReplicas:
         self._signals: dict[str, Signal | Stops] = {
             "outbox": after.outbox,
             "leases": after.leases,
+            "flow": after.flow,
             "sources": after.sources,
+            "catch_up": after.catch_up,
+            "backfills": after.backfills,
             "stops": after.stops,
+            "schedules": after.schedules,
         }
         self._sending: set[asyncio.Task[None]] = set()
         self._listening: asyncio.Task[None] | None = None

@@ -1,4 +1,7 @@
-"""Deletes rows that are older than they are kept, a batch at a time: outbox entries, task logs, query audit."""
+"""Deletes rows that are older than they are kept, a batch at a time.
+
+Outbox entries, task logs, query audit, slots and deliveries of sources.
+"""
 
 from __future__ import annotations
 
@@ -23,6 +26,8 @@ class PruneOutbox(Periodic):
     after: int = 0
 
     async def once(self) -> int:
+        if not self.keep:
+            return 0
         sql = queries("outbox")["delete_done_entries"]
         [(deleted, self.after)] = await self.pool.fetch(sql, self.after, self.keep, BATCH)
         crash_point("prune_outbox.forgotten", when=deleted)
@@ -35,6 +40,8 @@ class PruneLogs(Periodic):
     keep: timedelta
 
     async def once(self) -> int:
+        if not self.keep:
+            return 0
         return int(await self.pool.fetchval(queries("task_logs")["delete_old_lines"], self.keep, BATCH))
 
 
@@ -46,4 +53,24 @@ class PruneAudit(Periodic):
     keep: timedelta
 
     async def once(self) -> int:
+        if not self.keep:
+            return 0
         return int(await self.pool.fetchval(queries("relations")["prune_audit"], self.keep, BATCH))
+
+
+@dataclass(frozen=True)
+class PruneSources(Periodic):
+    """Deletes slots, bodies of deliveries, and keys of deliveries whose signature has become too old."""
+
+    every_seconds = 60.0
+
+    pool: asyncpg.Pool
+    keep_slots: timedelta
+    keep_bodies: timedelta
+
+    async def once(self) -> int:
+        sql = queries("hooks")
+        slots = int(await self.pool.fetchval(queries("schedules")["prune_slots"], self.keep_slots, BATCH))
+        bodies = int(await self.pool.fetchval(sql["prune_bodies"], self.keep_bodies, BATCH))
+        keys = int(await self.pool.fetchval(sql["prune_keys"], self.keep_bodies, BATCH))
+        return slots + bodies + keys

@@ -23,6 +23,8 @@ from tracelake.dispatcher.maintenance.loop import Periodic
 from tracelake.dispatcher.signal import Signal
 from tracelake.domain.event import Event, read_scope
 from tracelake.domain.ids import DatasetId, DatasetVersion, TaskId
+from tracelake.domain.pressure import Priority
+from tracelake.domain.tiers import queue_of_tier
 from tracelake.ports import Queue
 from tracelake.runtime.crash_points import crash_point
 from tracelake.settings import LoopSettings, RuntimeSettings
@@ -32,6 +34,8 @@ log = structlog.get_logger()
 
 MARGIN = timedelta(minutes=5)
 """A row carries the time at which its transaction began, and becomes visible up to so much later."""
+
+Oldest = dict[tuple[str, Priority], timedelta]
 
 
 class Mark(Row, frozen=True):
@@ -104,7 +108,7 @@ class Reconciler(Periodic):
         await connection.execute(sql["ensure_mark"])
         return await find_row(connection, sql["lock_mark"], Mark, interval, length, grace, MARGIN)
 
-    async def _repair(self, connection: Connection, mark: Mark, oldest: dict[str, timedelta]) -> Repairs:
+    async def _repair(self, connection: Connection, mark: Mark, oldest: Oldest) -> Repairs:
         sql = queries("reconcile")
         periods = [(mark.fresh_from, mark.fresh_to), (mark.swept_from, mark.swept_to)]
         missing = [await _insert_missing_events(connection, *period) for period in periods]
@@ -115,20 +119,22 @@ class Reconciler(Periodic):
         crash_point("reconcile.before_commit")
         return Repairs(sum(events), sum(missing), sum(invalidations), wake_ups)
 
-    async def _republish_wake_ups(self, connection: Connection, oldest: dict[str, timedelta]) -> int:
+    async def _republish_wake_ups(self, connection: Connection, oldest: Oldest) -> int:
         after = timedelta(seconds=self.settings.lost_wake_up_seconds)
+        runtimes, tiers = [runtime for runtime, _ in oldest], [str(tier) for _, tier in oldest]
         sql = queries("reconcile")["republish_wake_ups"]
-        return int(await connection.fetchval(sql, after, list(oldest), list(oldest.values())))
+        return int(await connection.fetchval(sql, after, runtimes, tiers, list(oldest.values())))
 
-    async def _oldest_messages(self) -> dict[str, timedelta]:
-        """The age of the oldest message by runtime. Tasks that run in this process have no messages to lose."""
-        ages = {}
+    async def _oldest_messages(self) -> Oldest:
+        """The age of the oldest message by runtime and tier. Tasks that run in this process have none to lose."""
+        ages: Oldest = {}
         for name, runtime in self.runtimes.items():
-            if runtime.queue is not None:
-                depth = await self.queue.depth(runtime.queue)
-                ages[name] = timedelta(seconds=depth.oldest_age_seconds)
-            elif runtime.invoker == "in_process":
-                ages[name] = timedelta()
+            for tier in Priority:
+                if runtime.queue is not None:
+                    depth = await self.queue.depth(queue_of_tier(runtime.queue, tier))
+                    ages[name, tier] = timedelta(seconds=depth.oldest_age_seconds)
+                elif runtime.invoker == "in_process":
+                    ages[name, tier] = timedelta()
         return ages
 
 

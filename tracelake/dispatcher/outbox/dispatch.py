@@ -16,9 +16,11 @@ import asyncpg
 import msgspec
 
 from tracelake.dispatcher.signal import Signal
+from tracelake.domain.pressure import Priority
 from tracelake.domain.task import Backoff, retry_delay
+from tracelake.domain.tiers import queue_of_tier
 from tracelake.errors import Unavailable
-from tracelake.ports import Outgoing, Queue
+from tracelake.ports import Group, Outgoing, Queue
 from tracelake.runtime.crash_points import crash_point
 from tracelake.settings import RuntimeSettings
 from tracelake.store.queries import queries
@@ -43,6 +45,7 @@ class OutboxEntry:
     id: int
     queue: str | None = None
     message: bytes = b""
+    group: Group | None = None
     task_id: UUID | None = None
     function: bool = False
 
@@ -67,8 +70,11 @@ class EntryDispatcher:
                 return OutboxEntry(wake_up.entry, task_id=task_id)
             case "function" if self.functions is not None:
                 return OutboxEntry(wake_up.entry, task_id=task_id, function=True)
-            case "queue" if runtime:
-                return OutboxEntry(wake_up.entry, runtime.queue, msgspec.json.encode({"task_id": task_id}))
+            case "queue" if runtime and runtime.queue:
+                # Entries of an earlier version name neither tier nor job.
+                queue = queue_of_tier(runtime.queue, Priority(payload.get("priority", Priority.NORMAL)))
+                group = (payload["org_id"], payload["job_id"]) if "job_id" in payload else None
+                return OutboxEntry(wake_up.entry, queue, msgspec.json.encode({"task_id": task_id}), group)
             case _:
                 return OutboxEntry(wake_up.entry)
 
@@ -91,7 +97,7 @@ class EntryDispatcher:
                 by_queue[entry.queue].append(entry)
         published = list[int]()
         for queue, group in by_queue.items():
-            sent = self.queue.publish(queue, [Outgoing(entry.message) for entry in group])
+            sent = self.queue.publish(queue, [Outgoing(entry.message, group=entry.group) for entry in group])
             published += await self._act([entry.id for entry in group], sent)
         return published
 

@@ -138,12 +138,13 @@ class Drain:
 
 
 async def give_slots(pool: asyncpg.Pool) -> int:
-    """Wakes tasks that wait for a slot of their job (`max_concurrency`), and returns how many.
+    """Wakes tasks that wait for a slot of their job, operator or runtime, and returns how many.
 
-    The jobs are locked by a statement before the one that counts their slots.
+    Limits and jobs are locked by statements before the one that counts their slots.
     """
     sql = queries("route")
     async with pool.acquire() as connection, connection.transaction():
+        await connection.execute(sql["lock_limits"])
         jobs = [job for (job,) in await connection.fetch(sql["lock_slots"])]
         return int(await connection.fetchval(sql["wake_waiting"], jobs)) if jobs else 0
 

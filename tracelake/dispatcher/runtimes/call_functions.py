@@ -27,7 +27,9 @@ from tracelake.dispatcher.tasks.claim import Claimer
 from tracelake.dispatcher.tasks.complete import Completer
 from tracelake.dispatcher.tasks.renew_lease import Beat, Renewer
 from tracelake.dispatcher.tasks.report_failure import FailedAttempt, report_final_failure
+from tracelake.domain.pressure import Priority
 from tracelake.domain.task import TaskState
+from tracelake.domain.tiers import TierShares
 from tracelake.errors import BadInput, Refused, Unavailable
 from tracelake.ports import Invoked, Invoker, Places
 from tracelake.runtime.crash_points import crash_point
@@ -85,12 +87,16 @@ class CallFunctions:
     most: int
     """Calls of this replica at once, and never more of all replicas than the runner has places. The other tasks
     wait in the database, not claimed yet: no lease runs out while one waits, and organisations take turns."""
+    shares: TierShares
+    """How the priorities share the places."""
     signal: Signal = field(default_factory=Signal)
     _places: Places | None = None
     _places_until: float = 0.0
     _refused: dict[UUID, NoRoom] = field(default_factory=dict)
     """Organisations for whose call there was no room a moment ago."""
     _calls: dict[UUID, Call] = field(default_factory=dict)
+    _bulk: set[UUID] = field(default_factory=set)
+    """Those of `bulk` priority, and perhaps some that have ended."""
     _renewed: float = 0.0
     _away: float = 0.0
     _wait: float = AWAY_SECONDS[0]
@@ -155,10 +161,22 @@ class CallFunctions:
         waiting = [org for org, no_room in self._refused.items() if no_room.until > now]
         # A function that has reported its end may hold its place for a moment longer.
         room = max(0, min(room, places.total - len(self._calls)))
-        sql = queries("functions")["next_functions"]
-        limits = places.total, places.per_org, room
-        rows = await self.completer.database.fetch(sql, self._runtimes(), *limits, waiting)
-        return [task for (task,) in rows]
+        return await self._next_by_tier(room, places, waiting) if room else []
+
+    async def _next_by_tier(self, room: int, places: Places, waiting: list[UUID]) -> list[UUID]:
+        sql, chosen = queries("functions")["next_functions"], dict[Priority, list[UUID]]()
+        self.shares.slots = min(self.most, places.total)
+        self._bulk &= self._calls.keys()
+        wanted = self.shares.want(room, len(self._bulk))
+        for tier, most in wanted:
+            tasks = [task for tasks in chosen.values() for task in tasks]
+            limits = places.total, places.per_org, min(most, room - len(tasks))
+            rows = await self.completer.database.fetch(sql, self._runtimes(), *limits, waiting, str(tier), tasks)
+            chosen[tier] = [task for (task,) in rows]
+        normal, bulk = (chosen.get(tier, []) for tier in Priority)
+        self.shares.took(wanted, len(normal), len(bulk))
+        self._bulk.update(bulk)
+        return [*normal, *bulk]
 
     async def _learn_places(self) -> bool:
         """Whether the number of places is known. The runner is not called while nothing waits."""

@@ -21,6 +21,7 @@ def runtime_specs(
             _missing(name, runtime, invokers),
             _defaults(runtime),
             in_process=runtime.invoker == "in_process",
+            has_workers=runtime.invoker == "queue",
         )
         for name, runtime in runtimes.items()
     }

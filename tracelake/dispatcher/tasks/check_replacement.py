@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import islice, pairwise, takewhile
@@ -29,27 +29,53 @@ class Partition:
     newer: bool = False
     commit: int | None = None
     """Of a current one: since when. Of one written: the last commit that its writer had seen, if it names one."""
+    content: Content | None = None
+    """Of a current one: what it holds, if that is known."""
 
 
-async def is_still_current(
-    connection: Connection, outputs: Sequence[OutputBody], started_at: datetime
-) -> Sequence[OutputBody]:
-    """Those outputs of one dataset that no attempt claimed after `started_at` has committed already."""
+@dataclass(frozen=True)
+class Content:
+    """What a partition holds."""
+
+    hash: bytes
+    since: int
+    """The commit since which it has held this."""
+
+
+@dataclass(frozen=True)
+class Replacement:
+    """What of a completion counts."""
+
+    outputs: Sequence[OutputBody]
+    """Those that no attempt claimed later has committed already."""
+    contents: Mapping[str, Content]
+    """What current partitions hold that the outputs replace, by key."""
+
+
+async def check_replacement(connection: Connection, outputs: Sequence[OutputBody], started_at: datetime) -> Replacement:
+    """Of outputs of one dataset, by an attempt that was claimed at `started_at`."""
     written = [part_of(output) for output in outputs]
     _refuse_twice(written)
     rows = await connection.fetch(
         queries("complete")["current_partitions"], outputs[0].dataset_version, *columns_of(written), started_at
     )
     there = [
-        Partition(key, None if start is None else Range(start, stop), newer, commit)
-        for key, start, stop, commit, newer in rows
+        Partition(
+            key,
+            None if start is None else Range(start, stop),
+            newer,
+            commit,
+            Content(digest, since) if digest else None,
+        )
+        for key, start, stop, commit, newer, digest, since in rows
     ]
     newer = _Ground([part for part in there if part.newer])
     current = [(output, part) for output, part in zip(outputs, written, strict=True) if not newer.holds(part)]
     _refuse_mixture([part for _, part in current], there)
     _refuse_gaps(_Ground([part for _, part in current]), there)
     _refuse_unseen([part for _, part in current], there)
-    return [output for output, _ in current]
+    contents = {part.key: part.content for part in there if part.key and part.content}
+    return Replacement([output for output, _ in current], contents)
 
 
 def _refuse_twice(written: Sequence[Partition]) -> None:

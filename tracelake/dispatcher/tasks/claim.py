@@ -31,6 +31,7 @@ from tracelake.wire.task_messages import (
     BootstrapRef,
     Claimed,
     ClaimRequest,
+    FireRef,
     InputRef,
     JobRef,
     NotClaimed,
@@ -64,6 +65,10 @@ class TaskRow(Row, frozen=True):
     names: str | None
 
 
+FLUSH = '{"flush": true}'
+"""What a task is created for that is to send what its operator has collected (`flow.flush`), as Postgres writes it."""
+
+
 @dataclass(frozen=True)
 class Payloads:
     """Describes tasks, the same for a claim, a fetch and a function's invocation; `alerts_of` adds their alerts."""
@@ -78,6 +83,10 @@ class Payloads:
             task = msgspec.structs.replace(task, bootstrap=bootstrap)
         elif row.state:
             task = msgspec.structs.replace(task, state=msgspec.json.decode(row.state))
+        if (fired := _fired(row.trigger)) is not None:
+            task = msgspec.structs.replace(task, fired=fired)
+        if row.trigger == FLUSH:
+            task = msgspec.structs.replace(task, flush=True)
         if job.bundle is not None:
             task = msgspec.structs.replace(task, udf=await self.bundle_urls.ref(job.org_id, job.bundle))
         if job.secrets and self._may_have_secrets(job):
@@ -254,9 +263,20 @@ def _inputs(inputs: str | None, trigger: UUID | None) -> list[InputRef]:
 
 
 def _scope(trigger: str | None) -> ScopeRef:
-    scope = msgspec.json.decode(trigger) if trigger else {}
+    """Of a source's task, what it was fired for; of any other, the part of a dataset that is new."""
+    found = msgspec.json.decode(trigger) if trigger else {}
+    scope = found.get("scope", found)
     return ScopeRef(**{name: scope.get(name) for name in ("cursor", "partition_key", "start", "end")})
 
 
 def _trigger_dataset(trigger: str | None) -> UUID | None:
-    return UUID(msgspec.json.decode(trigger)["dataset_uuid"]) if trigger else None
+    """None: it was fired as a source."""
+    dataset = msgspec.json.decode(trigger).get("dataset_uuid") if trigger else None
+    return None if dataset is None else UUID(dataset)
+
+
+def _fired(trigger: str | None) -> FireRef | None:
+    if trigger is None or '"fired"' not in trigger:  # most tasks: spared the reading
+        return None
+    fired = msgspec.json.decode(trigger).get("fired")
+    return None if fired is None else msgspec.convert(fired, FireRef)

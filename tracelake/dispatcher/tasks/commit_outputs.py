@@ -4,12 +4,16 @@ Runs inside the completion's transaction. A lock puts the commits of a dataset i
 
 The outputs of an attempt may be outdated: another one, claimed later and so with newer inputs, has committed the same
 partition meanwhile. Then there is nothing to commit, and the task completes all the same.
+
+A partition that is written again with the same content is replaced like any other, since its files may have been
+damaged; but it remembers the commit since which it has had this content, and that one counts for its readers.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 from uuid import UUID, uuid5
@@ -18,9 +22,10 @@ import msgspec
 
 from tracelake.capability.claims import Claims
 from tracelake.dispatcher.events.new_events import require_writable
-from tracelake.dispatcher.tasks.check_replacement import columns_of, is_still_current, part_of
+from tracelake.dispatcher.tasks.check_replacement import Partition, Replacement, check_replacement, columns_of, part_of
 from tracelake.dispatcher.tasks.verify_outputs import Schema
 from tracelake.domain.grants import GrantedDataset
+from tracelake.domain.ledger import PartitionContent, content_hash, files_hash
 from tracelake.domain.object_names import SCHEME, Folder
 from tracelake.domain.ranges import inclusive
 from tracelake.errors import Conflict, Forbidden, Incompatible, InvalidRequest
@@ -31,6 +36,16 @@ from tracelake.wire.output_messages import CompleteRequest, OutputBody, Publishe
 
 GLOB: Final = re.compile(r"[A-Za-z0-9_.*-]{1,255}")
 """As the schema has it."""
+
+
+@dataclass(frozen=True)
+class Committed:
+    """What a completion changed in one dataset."""
+
+    number: int
+    """Of the commit."""
+    unchanged: frozenset[str] = frozenset()
+    """The partitions that it wrote with the content that they had already."""
 
 
 class GenerationSchema(Row, frozen=True):
@@ -53,8 +68,8 @@ async def commit_outputs(
     *,
     schemas: Mapping[UUID, Schema],
     started_at: datetime,
-) -> dict[UUID, int]:
-    """The commit number of each dataset that the completion changed; the caller holds `lock_datasets`."""
+) -> dict[UUID, Committed]:
+    """By dataset that the completion wrote; the caller holds `lock_datasets`."""
     for index, output in enumerate(request.outputs):
         require_writable(output.dataset_uuid, output.dataset_version, f"/outputs/{index}", claims)
         _refuse_other_index(output, f"/outputs/{index}", job)
@@ -63,25 +78,24 @@ async def commit_outputs(
     commits = {}
     for dataset in sorted({output.dataset_uuid for output in request.outputs}):
         outputs = [output for output in request.outputs if output.dataset_uuid == dataset]
-        current = await is_still_current(connection, outputs, started_at)
-        if current:
-            commits[dataset] = await _commit_dataset(connection, current, claims, schemas.get(dataset))
+        replacement = await check_replacement(connection, outputs, started_at)
+        if replacement.outputs:
+            commits[dataset] = await _commit_dataset(connection, replacement, claims, schemas.get(dataset))
     for index, published in enumerate(request.datasets_published):
         await _publish(connection, published, f"/datasets_published/{index}", claims)
     return commits
 
 
 async def _commit_dataset(
-    connection: Connection, outputs: Sequence[OutputBody], claims: Claims, schema: Schema | None
-) -> int:
-    sql = queries("complete")
-    first = outputs[0]
-    number: int = await connection.fetchval(sql["next_commit"], first.dataset_uuid, claims.org_id)
+    connection: Connection, replacement: Replacement, claims: Claims, schema: Schema | None
+) -> Committed:
+    outputs, first = replacement.outputs, replacement.outputs[0]
     schema_hash = await _agreed_schema(connection, outputs, claims, schema)
-    await connection.execute(
-        sql["insert_commit"],
+    written = [_written(part, output, schema_hash, replacement) for part, output in _partitions(outputs)]
+    unchanged = frozenset(item.part.key for item in written if item.since is not None and item.part.key)
+    number: int = await connection.fetchval(
+        queries("complete")["insert_commit"],
         first.dataset_uuid,
-        number,
         claims.org_id,
         first.dataset_version,
         claims.task_id,
@@ -89,16 +103,52 @@ async def _commit_dataset(
         _total(item.row_count for item in outputs),
         _total(item.bytes for item in outputs),
         schema_hash,
+        files_hash([_content(item.part, item.output) for item in written]),
+        len(unchanged),
     )
-    await _set_partitions(connection, outputs, number, claims)
-    return number
+    await _set_partitions(connection, first, written, number, claims)
+    return Committed(number, unchanged)
 
 
-async def _set_partitions(connection: Connection, outputs: Sequence[OutputBody], number: int, claims: Claims) -> None:
+@dataclass(frozen=True)
+class _Written:
+    part: Partition
+    output: OutputBody
+    content: bytes | None
+    """None: it has no files."""
+    since: int | None
+    """The commit since which the partition has had this content; None: it is new."""
+
+
+def _written(part: Partition, output: OutputBody, schema_hash: str | None, replacement: Replacement) -> _Written:
+    if schema_hash is None or output.location is None:
+        return _Written(part, output, None, None)
+    content, before = content_hash(schema_hash, output.files), replacement.contents.get(part.key or "")
+    return _Written(part, output, content, before.since if before and before.hash == content else None)
+
+
+def _partitions(outputs: Sequence[OutputBody]) -> Sequence[tuple[Partition, OutputBody]]:
+    """Rows of a table up to a cursor are no partition: there is nothing to point at."""
+    return [(part, output) for output in outputs if (part := part_of(output)).key is not None]
+
+
+def _content(part: Partition, output: OutputBody) -> PartitionContent:
+    start, stop = (part.span.start, part.span.stop) if part.span else (None, None)
+    return PartitionContent(
+        part.key or "", start, stop, output.location or "", output.row_count, output.bytes, output.files
+    )
+
+
+async def _set_partitions(
+    connection: Connection,
+    first: OutputBody,
+    written: Sequence[_Written],
+    number: int,
+    claims: Claims,
+) -> None:
     """All in one statement each: an invalidation may make thousands of partitions again."""
-    # Rows of a table up to a cursor are no partition: there is nothing to point at.
-    parts = [(part, output) for output in outputs if (part := part_of(output)).key is not None]
-    version, sql, named = outputs[0].dataset_version, queries("complete"), columns_of([part for part, _ in parts])
+    version, sql, named = first.dataset_version, queries("complete"), columns_of([item.part for item in written])
+    outputs = [item.output for item in written]
     await connection.execute(sql["end_partitions"], version, *named, number)
     await connection.execute(
         sql["insert_partitions"],
@@ -106,11 +156,13 @@ async def _set_partitions(connection: Connection, outputs: Sequence[OutputBody],
         *named,
         number,
         claims.org_id,
-        outputs[0].dataset_uuid,
-        [output.location or "" for _, output in parts],
-        [msgspec.json.encode(output.files).decode() for _, output in parts],
-        [output.row_count for _, output in parts],
-        [output.bytes for _, output in parts],
+        first.dataset_uuid,
+        [output.location or "" for output in outputs],
+        [msgspec.json.encode(output.files).decode() for output in outputs],
+        [output.row_count for output in outputs],
+        [output.bytes for output in outputs],
+        [item.content for item in written],
+        [item.since for item in written],
     )
 
 

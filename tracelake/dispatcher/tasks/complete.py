@@ -45,7 +45,9 @@ class Announcer:
         moves: Counter[tuple[str, str]] = Counter()
         has_work = result.has_events_to_route or result.created > len(result.wake_ups)
         for ended in result.ended:
-            completion, task = ended
+            completion, task, unchanged = ended
+            if unchanged:
+                self.after.metrics.unchanged.labels(task.dag_name, task.job_name).inc(unchanged)
             moves[task.status, completion.request.status] += 1
             self.names.forget(completion.request.task_id)
             if completion.events:

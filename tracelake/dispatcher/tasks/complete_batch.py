@@ -19,11 +19,12 @@ import msgspec
 import structlog
 
 from tracelake.dispatcher.events.accept import store_invalidations
-from tracelake.dispatcher.events.new_events import transposed
+from tracelake.dispatcher.events.new_events import NewEvent, transposed
 from tracelake.dispatcher.events.route import HOLD
 from tracelake.dispatcher.outbox.dispatch import WakeUp
-from tracelake.dispatcher.tasks.commit_outputs import commit_outputs, lock_datasets
+from tracelake.dispatcher.tasks.commit_outputs import Committed, commit_outputs, lock_datasets
 from tracelake.dispatcher.tasks.completion import Completion
+from tracelake.domain.event import partition_key
 from tracelake.domain.task import TaskState
 from tracelake.errors import BadInput, Conflict, LeaseLost, Refused, TraceError
 from tracelake.runtime.crash_points import crash_point
@@ -32,7 +33,7 @@ from tracelake.store.queries import Connection, Queryable, Row, fetch_rows, quer
 from tracelake.store.tasks import FencedTask, fence_columns, is_over, lock_fenced, not_current
 from tracelake.wire.output_messages import CompleteAnswer
 
-Commits = Mapping[UUID, int]
+Commits = Mapping[UUID, Committed]
 Effect = Commits | TraceError
 log = structlog.get_logger()
 
@@ -77,6 +78,8 @@ class Ended(NamedTuple):
 
     completion: Completion
     task: BatchRow
+    unchanged: int
+    """How many partitions it wrote with the content that they had already."""
 
 
 @dataclass(frozen=True)
@@ -189,7 +192,7 @@ async def _end(
     )
     tasks = {row.n: row for row in rows if row.n is not None}
     created = [row for row in rows if row.n is None]
-    ended = [Ended(left[n], task) for n, task in tasks.items() if task.open]
+    ended = [Ended(left[n], task, _unchanged(commits.get(n))) for n, task in tasks.items() if task.open]
     return BatchResult(
         answers=[refusals.get(n) or _answer(item, tasks.get(n), commits.get(n)) for n, item in enumerate(batch)],
         ended=ended,
@@ -210,7 +213,9 @@ def _completion_columns(batch: Mapping[int, Completion], commits: Mapping[int, C
     yield [request.retryable for request in requests]
     yield [completion.fault for completion in completions]
     yield [completion.outputs for completion in completions]
-    yield [{str(dataset): number for dataset, number in commits[n].items()} if commits.get(n) else None for n in batch]
+    yield [
+        {str(key): number for key, number in _numbers(commits[n]).items()} if commits.get(n) else None for n in batch
+    ]
     yield [completion.state for completion in completions]
     yield [request.progress for request in requests]
     yield [completion.reports for completion in completions]
@@ -218,11 +223,26 @@ def _completion_columns(batch: Mapping[int, Completion], commits: Mapping[int, C
 
 def _event_columns(batch: Mapping[int, Completion], commits: Mapping[int, Commits]) -> list[list[Any]]:
     rows = [
-        (n, *event.columns, commits[n].get(event.event.dataset) if n in commits else None)
+        (n, *event.columns, *_update_of(event, commits.get(n, {}).get(event.event.dataset)))
         for n, completion in batch.items()
         for event in completion.events
     ]
-    return transposed(rows, 11)
+    return transposed(rows, 12)
+
+
+def _update_of(event: NewEvent, committed: Committed | None) -> tuple[int | None, bool]:
+    """The commit that an event is about, and whether its partition has the same content as before."""
+    if committed is None:
+        return None, False
+    return committed.number, partition_key(event.event.scope) in committed.unchanged
+
+
+def _numbers(commits: Commits) -> dict[UUID, int]:
+    return {dataset: committed.number for dataset, committed in commits.items()}
+
+
+def _unchanged(commits: Commits | None) -> int:
+    return sum(len(committed.unchanged) for committed in commits.values()) if commits else 0
 
 
 def _answer(completion: Completion, task: BatchRow | None, commits: Commits | None) -> CompleteAnswer | Exception:
@@ -231,7 +251,7 @@ def _answer(completion: Completion, task: BatchRow | None, commits: Commits | No
         return not_current()
     if task.open:
         return CompleteAnswer(
-            status=request.status, next_retry_at=task.next_retry_at, commits=dict(commits) if commits else None
+            status=request.status, next_retry_at=task.next_retry_at, commits=_numbers(commits) if commits else None
         )
     return _answer_again(completion, task.status, task.completion_hash, task.answer)
 

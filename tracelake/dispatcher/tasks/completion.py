@@ -13,7 +13,7 @@ from tracelake.capability.claims import Claims
 from tracelake.dispatcher.events.accept import read_invalidations
 from tracelake.dispatcher.events.new_events import NewEvent, read_events
 from tracelake.dispatcher.tasks.verify_outputs import Schema, verify_outputs
-from tracelake.domain.ranges import Range
+from tracelake.domain.event import PartitionScope
 from tracelake.domain.task import TaskState
 from tracelake.errors import InvalidRequest, is_platform_fault
 from tracelake.ports import ObjectStore
@@ -30,7 +30,7 @@ class Completion(NamedTuple):
     """Of the whole request: the same one again is answered as the first time."""
     ends_as: TaskState
     events: Sequence[NewEvent]
-    invalidations: Sequence[Range]
+    invalidations: Sequence[PartitionScope]
     schemas: Mapping[UUID, Schema]
     has_effects: bool
     """Whether it changes more than the statement of its batch does: commits, published ranges, invalidations."""

@@ -45,7 +45,12 @@ class Stops:
         since = self._since(mark)
         if mark and self._count == since and not self._closed:
             await self._next(seconds)
-        return StopsAnswer(mark=f"{self._name}-{self._count}", changed=self._count != since)
+        return StopsAnswer(mark=self.mark, changed=self._count != since)
+
+    @property
+    def mark(self) -> str:
+        """To wait for what comes after now."""
+        return f"{self._name}-{self._count}"
 
     @property
     def waiting(self) -> int:

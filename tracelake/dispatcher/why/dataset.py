@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime
 from uuid import UUID
 
+from tracelake.dispatcher.flow.list_pauses import pause_sentence
 from tracelake.store.queries import Row
 from tracelake.wire.user_datasets import DatasetDetail
 from tracelake.wire.user_why import Explanation, Step, Stop
@@ -23,7 +24,12 @@ class Writer(Row, frozen=True):
     activation: str
     source: str | None
     inputs: list[str] | None
-    paused: bool
+    pause_reason: str | None
+    paused_since: datetime | None
+    pause_cause: str | None
+    pause_limit: float | None
+    pause_observed: float | None
+    held: int
     state: str | None
     tasks: int
     newest: UUID | None
@@ -96,9 +102,8 @@ def _stop(dataset: DatasetDetail, writers: Sequence[Writer], event: LastEvent | 
             sentence=f"No active version of DAG {dataset.dag} writes it, so nothing new comes.",
             hint=f"`trace dag show {dataset.dag}`",
         )
-    if paused := next((writer for writer in writers if writer.paused), None):
-        hint = f"`trace source resume {paused.dag} {paused.job}`"
-        return Stop(rule="paused", sentence=f"{paused.name} is paused.", hint=hint)
+    if paused := next((writer for writer in writers if writer.pause_reason), None):
+        return _paused(paused)
     for state, rule in zip(TROUBLE, ("failed_for_good", "waits_for_retry", "queued"), strict=True):
         if writer := next((writer for writer in writers if writer.state == state), None):
             sentence = f"{_tasks(writer)} The newest: {writer.newest}."
@@ -106,6 +111,15 @@ def _stop(dataset: DatasetDetail, writers: Sequence[Writer], event: LastEvent | 
     if dataset.last_commit is None and event is None and not any(writer.state for writer in writers):
         return _nothing_yet(writers[0])
     return None
+
+
+def _paused(writer: Writer) -> Stop:
+    reason = writer.pause_reason or "manual"
+    why = pause_sentence(reason, writer.pause_cause, writer.pause_limit, writer.pause_observed)
+    waiting = f"; {writer.held:,} {'event waits' if writer.held == 1 else 'events wait'}" if writer.held else ""
+    by_hand = f"`trace job resume {writer.dag} {writer.job}`"
+    hint = by_hand if writer.pause_cause is None else "it resumes by itself; `trace job pauses` lists what is paused"
+    return Stop(rule="paused", sentence=f"{writer.name} is {why}{waiting}.", since=writer.paused_since, hint=hint)
 
 
 def _nothing_yet(writer: Writer) -> Stop:

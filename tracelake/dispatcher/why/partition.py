@@ -7,8 +7,8 @@ from datetime import datetime
 
 import msgspec
 
+from tracelake.dispatcher.flow.list_pauses import pause_sentence
 from tracelake.dispatcher.why.event import EventRow, refused, unrouted
-from tracelake.dispatcher.why.task import pause_sentence
 from tracelake.store.queries import Row
 from tracelake.wire.user_why import Explanation, Step, Stop
 
@@ -19,6 +19,8 @@ class InputEvent(EventRow, frozen=True):
     pause_reason: str | None
     paused_since: datetime | None
     pause_cause: str | None
+    pause_limit: float | None
+    pause_observed: float | None
 
 
 class Producer(Row, frozen=True):
@@ -96,9 +98,17 @@ def _event(name: str, event: InputEvent) -> Stop:
     if stop := refused(event):
         return stop
     if event.held_at is not None:
-        sentence = f"The event waits. {pause_sentence(event.pause_reason or 'manual', event.pause_cause)}"
-        return Stop(rule="paused", sentence=sentence, since=event.paused_since or event.held_at)
+        return _held(name, event)
     if stop := unrouted(event):
         return stop
     sentence = f"The event was routed while no active version of {name} read {event.dataset}."
     return Stop(rule="no_live_edge", sentence=sentence, since=event.routed_at)
+
+
+def _held(name: str, event: InputEvent) -> Stop:
+    if event.pause_reason is None:
+        sentence = f"The event waits for those before it: {name} was paused, and is given its tasks in order."
+        return Stop(rule="held", sentence=sentence, since=event.held_at)
+    why = pause_sentence(event.pause_reason, event.pause_cause, event.pause_limit, event.pause_observed)
+    hint = "`trace job resume DAG JOB`" if event.pause_cause is None else f"`trace why {event.pause_cause}`"
+    return Stop(rule="paused", sentence=f"The event waits: {name} is {why}.", since=event.paused_since, hint=hint)

@@ -10,7 +10,7 @@ from uuid import UUID
 import msgspec
 
 from tracelake.wire.user_datasets import DeadBatchRow
-from tracelake.wire.user_tasks import AttemptRow, TaskDetail
+from tracelake.wire.user_tasks import AttemptRow, CommitRow, TaskDetail
 from tracelake.wire.user_why import Explanation, Step, Stop
 
 
@@ -18,14 +18,6 @@ class Edge(msgspec.Struct, frozen=True):
     position: int
     live: bool
     where: Any = None
-
-
-class Pause(msgspec.Struct, frozen=True):
-    reason: str
-    since: datetime
-    threshold: float | None
-    observed: float | None
-    cause: str | None
 
 
 class OutboxEntryState(msgspec.Struct, frozen=True):
@@ -42,9 +34,12 @@ class Facts(msgspec.Struct, frozen=True):
     active: bool
     edge: Edge | None
     max_concurrency: int | None
+    held: bool
+    """It is of a source whose job is paused by pressure."""
+    shared_limit: str | None
+    """How much of the limits of its operator and runtime is taken."""
     in_flight: int
     ahead: int
-    pause: Pause | None
     outbox_entry: OutboxEntryState | None
 
 
@@ -80,8 +75,23 @@ def _cause(task: TaskDetail, facts: Facts) -> Iterator[Step]:
         yield Step(kind="invalidation", at=invalid.created_at, id=str(invalid.id), sentence=sentence)
         sentence = f"{name} reads {invalid.dataset}, so it processes that part again."
         yield Step(kind="rule", at=invalid.created_at, sentence=sentence)
+    elif task.history:
+        sentence = f"{name} had not processed this part of its input, and catches up, with the key {task.dedupe_key}."
+        yield Step(kind="rule", at=task.created_at, sentence=sentence)
     else:
-        yield Step(kind="rule", at=task.created_at, sentence=f"{name} is a source: no event created this task.")
+        yield Step(kind="rule", at=task.created_at, sentence=f"{name} is a source: {_fired(task.dedupe_key)}.")
+
+
+def _fired(key: str | None) -> str:
+    """What fired a source, by the key of its task."""
+    kind, _, what = (key or "").partition(":")
+    what = what.partition(":instead:")[0]
+    fired = {
+        "slot": f"its schedule fired for the slot {what}",
+        "delivery": f"delivery {what} to its webhook fired it",
+        "fire": f"a user fired it (request {what})",
+    }
+    return fired.get(kind, "no event created this task")
 
 
 def _created(task: TaskDetail) -> Step:
@@ -110,10 +120,17 @@ def _attempt(attempt: AttemptRow) -> Step:
 def _commits(task: TaskDetail) -> Iterator[Step]:
     for commit in task.commits:
         rows = f" with {commit.rows} rows" if commit.rows is not None else ""
-        sentence = f"{commit.dataset} is at commit {commit.commit}{rows}."
+        sentence = f"{commit.dataset} is at commit {commit.commit}{rows}.{_unchanged(commit)}"
         yield Step(
             kind="commit", at=commit.committed_at, id=f"{commit.dataset_uuid}:{commit.commit}", sentence=sentence
         )
+
+
+def _unchanged(commit: CommitRow) -> str:
+    if not commit.unchanged:
+        return ""
+    what = "1 partition has" if commit.unchanged == 1 else f"{commit.unchanged} partitions have"
+    return f" {what} the same content as before: no reader has anything to do for that."
 
 
 def _dead_batch(batch: DeadBatchRow) -> Step:
@@ -204,13 +221,15 @@ def _running(task: TaskDetail) -> Stop:
 
 def _queued(task: TaskDetail, facts: Facts) -> Stop:
     since = task.queued_at
-    if (pause := facts.pause) is not None:
-        return Stop(rule="paused", sentence=pause_sentence(pause.reason, pause.cause), since=pause.since)
+    if task.woken_at is None and facts.held:
+        sentence = "It waits until a queue downstream of its source is short enough again."
+        return Stop(rule="held_by_pressure", sentence=sentence, since=since, hint="`trace job pauses` names the queue")
     if task.woken_at is None:
-        sentence = (
-            f"It waits for a slot: {facts.in_flight} of {facts.max_concurrency} (scaling.max_concurrency) are taken, "
-            f"and {facts.ahead} tasks are before it."
+        limits = [f"{facts.in_flight} of {facts.max_concurrency} (scaling.max_concurrency)"] * (
+            facts.max_concurrency is not None
         )
+        taken = ", ".join([*limits, *filter(None, [facts.shared_limit])]) or "those"
+        sentence = f"It waits for a slot: {taken} are taken, and {facts.ahead} tasks are before it."
         return Stop(rule="waits_for_slot", sentence=sentence, since=since)
     if (entry := facts.outbox_entry) is not None and entry.status == "Failed":
         return Stop(
@@ -228,10 +247,3 @@ def _queued(task: TaskDetail, facts: Facts) -> Stop:
         since=since,
         hint="`trace status` shows whether a worker runs",
     )
-
-
-def pause_sentence(reason: str, cause: str | None) -> str:
-    if reason == "manual":
-        return "Its job was paused by hand."
-    limit = "is too long" if reason == "depth" else "is too old"
-    return f"Its job is paused, because the queue of {cause} {limit}."

@@ -14,11 +14,11 @@ from tracelake.domain.buffered import (
     RESERVED,
     Column,
     Declaration,
+    incompatible_changes,
     is_type,
-    refusals,
 )
 from tracelake.domain.dag.form import Form, TextPattern, read_entries, refuse
-from tracelake.domain.dag.problems import Problems
+from tracelake.domain.dag.problems import NO_EFFECT, Problems
 from tracelake.domain.dag.yaml_nodes import Entries, Items, Node, Path, Scalar, Unreadable
 from tracelake.domain.suggest import closest
 
@@ -57,11 +57,11 @@ def read_declaration(form: Form, name: str | None, read_roles: tuple[str, ...]) 
 
 def check_follows(draft: BufferedDraft, force: Declaration | None, problems: Problems) -> None:
     """Compares with the current declaration: only nullable columns and indexes can be added."""
-    for refusal in refusals(force, draft.declaration) if force is not None else ():
+    for change in incompatible_changes(force, draft.declaration) if force is not None else ():
         path = (*draft.path, "unique_key")
-        if refusal.part != "unique_key":
-            path = (*draft.path, "columns", refusal.part)
-        problems.add(path, "incompatible_change", refusal.reason, refusal.suggestion)
+        if change.part != "unique_key":
+            path = (*draft.path, "columns", change.part)
+        problems.add(path, "incompatible_change", change.reason, change.suggestion)
 
 
 def _only(form: Form, field: str, value: str) -> None:
@@ -129,6 +129,16 @@ def _check_key(form: Form, key: tuple[str, ...], columns: Mapping[str, Column]) 
         elif columns and columns[name].type in NO_KEY:
             reason = f"rows cannot be distinguished by {name!r}, which is {columns[name].type}"
             form.problems.add(path, "bad_key", reason, "use text, numbers, bytes, dates or timestamps")
+        _warn_of_nullable(form, name)
+
+
+def _warn_of_nullable(form: Form, column: str) -> None:
+    columns = form.node("columns")
+    _, node = columns.entries.get(column, (None, None)) if isinstance(columns, Entries) else (None, None)
+    _, given = node.entries.get("nullable", (None, None)) if isinstance(node, Entries) else (None, None)
+    if isinstance(given, Scalar) and given.value is True:
+        reason = "`nullable` has no effect on a column of the unique key, which is never NULL"
+        form.problems.warn((*form.path, "columns", column, "nullable"), NO_EFFECT, reason, "remove it")
 
 
 def _not_null(columns: tuple[Column, ...], key: tuple[str, ...]) -> tuple[Column, ...]:

@@ -9,8 +9,8 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from tracelake.domain.buffered import Declaration
-from tracelake.domain.dag.model import RunDefaults, SourceKind, Storage
-from tracelake.domain.validation_messages import refusals
+from tracelake.domain.dag.model import Output, RunDefaults, SourceKind, Storage
+from tracelake.domain.validation_messages import invalid_fields
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +59,8 @@ class ColumnSource:
     output: str
     input: str
     input_column: str
+    index: int = 0
+    """Of the output."""
 
 
 ColumnLineage = Callable[[Mapping[str, Any], Wired], Sequence[ColumnSource]]
@@ -66,8 +68,21 @@ ColumnLineage = Callable[[Mapping[str, Any], Wired], Sequence[ColumnSource]]
 OutputColumns = Callable[[Mapping[str, Any], Wired], Sequence[Columns | None]]
 """By output; called only with a config that passed its own check. None: not known."""
 
+ConfigPath = tuple[str | int, ...]
+"""Keys and list indexes that lead into a config."""
+
+IgnoredSettings = Callable[[Mapping[str, Any], Sequence[Output]], Mapping[ConfigPath, str]]
+"""From the config and the job's outputs; called only with a config that passed its own check."""
+
 InputsRead = Callable[[Mapping[str, Any], Sequence[str]], Collection[str]]
 """From the config and the names of all inputs; called only with what passed the other checks."""
+
+
+def files_of_tables(_config: Mapping[str, Any], outputs: Sequence[Output]) -> Mapping[ConfigPath, str]:
+    """For operators that write files and buffered datasets."""
+    if any(output.storage is not Storage.BUFFERED for output in outputs):
+        return {}
+    return {("files",): " on a buffered dataset: its rows are published in batches, and the sink writes them"}
 
 
 def every_input(_config: Mapping[str, Any], inputs: Sequence[str]) -> Collection[str]:
@@ -96,6 +111,8 @@ class OperatorSpec:
     runtimes: frozenset[str]
     source_kinds: frozenset[SourceKind] = frozenset()
     """The kinds of source it can be; empty if it only reacts."""
+    forwards: bool = False
+    """Whether it does no work as a source: what starts it is only an event for each output, and no task."""
     reactive: bool = True
     """Whether it can run on events of its inputs."""
     inputs: Count = Count(1, None)
@@ -105,12 +122,14 @@ class OperatorSpec:
     """What it can write to. The first that fits the update strategy is the default."""
     tuning: tuple[str, ...] = ()
     """Settings that say only how it works: with another value it makes the same rows, and no new generation."""
+    canonical: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None = None
+    """Its config as written in one way only: two configs that are equal then make the same rows."""
     runs_bundle: bool = False
     """Whether it runs a UDF bundle: then `udf` is required, else refused."""
     takes_secrets: bool = False
     """Whether it passes a job's `secrets` on: else they are refused."""
-    ignores: Callable[[Mapping[str, Any]], Mapping[str, str]] | None = None
-    """Settings that have no effect beside the others of this config, and why: each is a warning where it is given."""
+    ignores: IgnoredSettings | None = None
+    """Settings that have no effect beside the others of this job, and why: each is a warning where it is given."""
     check_wiring: WiringCheck | None = None
     """Whether its config fits the names of its inputs and outputs."""
     reads: InputsRead | None = None
@@ -121,8 +140,10 @@ class OperatorSpec:
     """The columns of its outputs, if its config determines them: queries downstream are checked against them."""
     makes_whole: Callable[[Mapping[str, Any]], bool] | None = None
     """Whether, with this config, each task makes all of the output anew: of several in a queue the newest is enough."""
+    flushes: bool = False
+    """Whether it collects updates until they are complete, and can send what it has before."""
     column_lineage: ColumnLineage | None = None
-    """The input columns of each column of its first output, if its config determines them."""
+    """The input columns of each column of its outputs, if its config determines them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +155,8 @@ class RuntimeSpec:
     defaults: RunDefaults = field(default_factory=RunDefaults)
     in_process: bool = False
     """A task is one transaction of the Dispatcher: it has no lease and no heartbeat."""
+    has_workers: bool = True
+    """Workers wait for its tasks; elsewhere there is nothing to keep ready."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,8 +193,8 @@ def checked_by(model: type[BaseModel]) -> ConfigCheck:
         try:
             model.model_validate(dict(config))
         except ValidationError as refusal:
-            found = refusals(refusal, model, config)
-            return [ConfigProblem(refusal.path, refusal.reason, refusal.suggestion, refusal.code) for refusal in found]
+            found = invalid_fields(refusal, model, config)
+            return [ConfigProblem(field.path, field.reason, field.suggestion, field.code) for field in found]
         return []
 
     return check

@@ -7,10 +7,9 @@ from tracelake.domain.dag.draft import JobDraft, OutputDraft
 from tracelake.domain.dag.model import Activation, Output, SourceKind, Storage, UpdateStrategy
 from tracelake.domain.dag.problems import Problems
 from tracelake.domain.ids import DatasetName
+from tracelake.domain.sources.decide_slots import Overlap
 
 _TRUSTED = RuntimeSpec()
-NOT_BUILT = {SourceKind.CRON: "a crontab", SourceKind.WEBHOOK: "what would call the webhook"}
-"""Kinds of source that no operator of the platform is, and what can start a manual one instead."""
 
 
 def check_job(draft: JobDraft, catalog: Catalog, problems: Problems) -> tuple[Output, ...]:
@@ -21,7 +20,7 @@ def check_job(draft: JobDraft, catalog: Catalog, problems: Problems) -> tuple[Ou
     operator, runtime = _look_up(draft, catalog, problems)
     _check_trust(draft, operator, runtime, problems)
     if operator is not None:
-        _check_operator(draft, operator, catalog, problems)
+        _check_operator(draft, operator, problems)
     return _outputs(draft, operator, runtime or _TRUSTED, problems)
 
 
@@ -119,15 +118,14 @@ def _check_bundle(
         problems.add(path, "udf_on_trusted_runtime", reason, "use an untrusted runtime", on_key=True)
 
 
-def _check_operator(draft: JobDraft, operator: OperatorSpec, catalog: Catalog, problems: Problems) -> None:
+def _check_operator(draft: JobDraft, operator: OperatorSpec, problems: Problems) -> None:
     job = draft.job
-    # A version with a cron source was accepted once, and never did anything: it may be activated again.
-    allowed = operator.source_kinds | (frozenset(NOT_BUILT) if catalog.deployed else frozenset())
     if job.activation is Activation.REACTIVE and not operator.reactive:
         reason = f"operator {job.operator!r} is a source"
         problems.add((*draft.path, "operator"), "operator_is_source", reason, "give the job a `source`")
-    if job.source is not None and job.activation is Activation.SOURCE and job.source.kind not in allowed:
+    if job.source is not None and job.activation is Activation.SOURCE and job.source.kind not in operator.source_kinds:
         _refuse_source_kind(draft, job.source.kind, operator, problems)
+    _check_fires(draft, operator, problems)
     if (
         job.activation is Activation.REACTIVE
         and draft.inputs is not None
@@ -143,16 +141,22 @@ def _check_operator(draft: JobDraft, operator: OperatorSpec, catalog: Catalog, p
         problems.add(at, problem.code, problem.reason, problem.suggestion, on_key=on_key)
 
 
+def _check_fires(draft: JobDraft, operator: OperatorSpec, problems: Problems) -> None:
+    """What a schedule says about its tasks means nothing where there are none."""
+    source = draft.job.source
+    if source is None or not operator.forwards:
+        return
+    asked = {"overlap": source.overlap not in {None, Overlap.SKIP}, "pause_on_failure": source.pause_on_failure}
+    for name in [name for name, is_asked in asked.items() if is_asked]:
+        reason = f"`{name}` means nothing for operator {draft.job.operator!r}, which only emits events"
+        problems.add((*draft.path, "source", name), "not_for_this", reason, "remove it", on_key=True)
+
+
 def _refuse_source_kind(draft: JobDraft, kind: SourceKind, operator: OperatorSpec, problems: Problems) -> None:
     path = (*draft.path, "source", "kind")
-    if kind in NOT_BUILT:
-        reason = f"a source of kind {kind} is not supported yet: nothing would start it"
-        hint = f"use a noop with source: {{kind: manual}}, started by `trace trigger` from {NOT_BUILT[kind]}"
-        problems.add(path, "not_supported", reason, hint)
-        return
     reason = f"operator {draft.job.operator!r} cannot be a source of kind {kind}"
     kinds = ", ".join(sorted(operator.source_kinds))
-    hint = f"one of: {kinds}" if kinds else "it only reacts: give it inputs"
+    hint = f"one of: {kinds}" if kinds else "it only reacts: give it inputs, such as a noop that is the source"
     problems.add(path, "source_kind_not_allowed", reason, hint)
 
 

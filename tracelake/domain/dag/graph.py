@@ -18,15 +18,6 @@ def job_order(dag: Dag) -> tuple[JobName, ...]:
     return order
 
 
-def upstream_of(dag: Dag, job: JobName) -> frozenset[JobName]:
-    """Every job of this DAG that feeds it, at any distance."""
-    return reach([job], _upstream(dag))
-
-
-def downstream_of(dag: Dag, job: JobName) -> frozenset[JobName]:
-    return reach([job], reverse(_upstream(dag)))
-
-
 def sort(nodes: Sequence[N], upstream: Mapping[N, Iterable[N]]) -> tuple[tuple[N, ...], tuple[tuple[N, ...], ...]]:
     """Sorts upstream first, otherwise in the given order; also returns the cycles that prevent it, as paths.
 

@@ -3,15 +3,17 @@
 - `yaml_hash`: the document as written, without its formatting. Same hash, same version: a second deploy does nothing.
   Defaults are not filled in first, or a new release with another default would make new versions of unchanged files.
 - `config_hash`: what decides the bytes a job produces, and nothing of how it is run.
-- lineage: a job's config hash with those of everything upstream. It names the generation of the job's datasets, so a
-  change gives new generations to that job and everything downstream, and to nothing else.
+- lineage: a job's config hash with those of everything upstream, and the generations of other DAGs that it reads. It
+  names the generation of the job's datasets, so a change gives new generations to that job and everything downstream,
+  and to nothing else.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Final, assert_never
 
 from tracelake.domain.dag.graph import job_order
@@ -33,6 +35,21 @@ from tracelake.domain.ids import (
 
 BUFFERED: Final = LineageHash("buffered")
 """Of every declared dataset: it has one generation for good, which no change of its writers empties."""
+
+
+@dataclass(frozen=True)
+class Basis:
+    """What the lineages of a version are derived from, beside its YAML."""
+
+    config_hashes: Mapping[JobName, ConfigHash] = field(default_factory=dict)
+    """Of jobs that the active version has too, written otherwise with the same meaning: they keep their hash."""
+    foreign: Mapping[DatasetName, DatasetVersion] = field(default_factory=dict)
+    """The generations of datasets of other DAGs. Names that are missing do not count: versions that were deployed
+    before these were recorded keep their generations."""
+
+
+WRITTEN: Final = Basis()
+"""Only the YAML."""
 
 
 def canonical_json(data: Any) -> str:
@@ -75,26 +92,40 @@ def declared_ids(dag: Dag, org: OrgId) -> dict[DatasetName, DatasetId]:
     return {item.name: declared_dataset_id(org, dag.name, item.name) for item in dag.buffered}
 
 
-def generation_ids(dag: Dag, org: OrgId) -> dict[DatasetId, DatasetVersion]:
+def generation_ids(dag: Dag, org: OrgId, basis: Basis = WRITTEN) -> dict[DatasetId, DatasetVersion]:
     """The generation of each dataset that this version of the DAG serves."""
-    lineages, declared = lineage_hashes(dag), set(declared_ids(dag, org).values())
+    lineages, declared = lineage_hashes(dag, basis), set(declared_ids(dag, org).values())
     return {
         dataset: generation_id(dataset, BUFFERED if dataset in declared else lineages[output.job])
         for output, dataset in dataset_ids(dag, org).items()
     } | {dataset: generation_id(dataset, BUFFERED) for dataset in declared}
 
 
-def lineage_hashes(dag: Dag) -> dict[JobName, LineageHash]:
+def job_hash(dag: Dag, job: Job, basis: Basis = WRITTEN) -> ConfigHash:
+    return basis.config_hashes.get(job.name) or config_hash(job, dag.tuning.get(job.operator, ()))
+
+
+def lineage_hashes(dag: Dag, basis: Basis = WRITTEN) -> dict[JobName, LineageHash]:
     jobs = {job.name: job for job in dag.jobs}
     lineages: dict[JobName, LineageHash] = {}
     for name in job_order(dag):
         job = jobs[name]
-        # What a dataset of another DAG is made from is that DAG's affair: its events carry its own generation. And a
-        # declared dataset does not depend on the job that writes it.
+        # A declared dataset does not depend on the job that writes it.
         above = [lineages[element.upstream.job] for element in job.inputs if isinstance(element.upstream, JobOutput)]
-        own = config_hash(job, dag.tuning.get(job.operator, ()))
-        lineages[name] = LineageHash(_sha256(canonical_json([own, above])))
+        parts: list[Any] = [job_hash(dag, job, basis), above]
+        if foreign := _foreign(job, basis):
+            parts.append(foreign)
+        lineages[name] = LineageHash(_sha256(canonical_json(parts)))
     return lineages
+
+
+def foreign_names(job: Job) -> set[DatasetName]:
+    """The datasets of other DAGs that a job reads."""
+    return {element.upstream.name for element in job.inputs if isinstance(element.upstream, ForeignDataset)}
+
+
+def _foreign(job: Job, basis: Basis) -> list[list[str]]:
+    return [[name, str(basis.foreign[name])] for name in sorted(foreign_names(job)) if name in basis.foreign]
 
 
 def _wire(item: Input) -> dict[str, Any]:

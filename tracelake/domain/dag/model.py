@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import Any, Final
 
 from tracelake.domain.buffered import Declaration
 from tracelake.domain.filter.tree import Filter
 from tracelake.domain.ids import DagName, DatasetName, JobName, YamlHash
 from tracelake.domain.pressure import Priority
+from tracelake.domain.sources.decide_slots import Overlap
+from tracelake.domain.sources.schedule import Dst
+from tracelake.domain.sources.signatures import HookScheme
 from tracelake.errors import Problem
 
 
@@ -24,6 +27,10 @@ class SourceKind(StrEnum):
     CRON = "cron"
     WEBHOOK = "webhook"
     MANUAL = "manual"
+
+
+FIRED: Final = frozenset({SourceKind.CRON, SourceKind.WEBHOOK, SourceKind.MANUAL})
+"""Sources that run when something fires them, and end; an always-on source runs permanently."""
 
 
 class ExecutionStrategy(StrEnum):
@@ -47,10 +54,22 @@ class Storage(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Source:
+    """What starts a source. Fields of other kinds are None."""
+
     kind: SourceKind
     schedule: str | None = None
+    tz: str | None = None
+    dst: Dst | None = None
+    overlap: Overlap | None = None
+    catch_up_seconds: int | None = None
+    """None: slots that were missed do not fire later."""
+    jitter_seconds: int | None = None
+    pause_on_failure: bool | None = None
+    scheme: HookScheme | None = None
     secret: str | None = None
-    replay_window_seconds: int | None = None
+    tolerance_seconds: int | None = None
+    """None: the scheme signs no time."""
+    max_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +175,9 @@ class Job:
     priority: Priority = Priority.NORMAL
     max_queue_depth: int | None = None
     max_queue_age_seconds: int | None = None
+    resume_queue_depth: int | None = None
+    """Producers resume below it; None: half of the most."""
+    resume_queue_age_seconds: int | None = None
     timeout_seconds: int | None = None
     """None only for always-on sources, which run until they are stopped."""
     heartbeat_timeout_seconds: int = 120
@@ -167,6 +189,8 @@ class Job:
     retry: Retry = Retry()
     udf: Udf | None = None
     secrets: tuple[str, ...] = ()
+    replay: bool = False
+    """Its effects outside its own datasets are repeated for data from before the version's activation."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,7 +31,7 @@ def parse_dag(text: str | bytes, catalog: Catalog) -> Dag:
     problems = Problems(root, found)
     draft = read_dag(root, problems, catalog.runtimes)
     jobs, publish, buffered = check_dag(draft, catalog, problems)
-    warn_of_no_effect(draft, catalog, problems)
+    warn_of_no_effect(draft, jobs, catalog, problems)
     problems.raise_if_any()
     canonical = canonical_json(plain(root))
     tuning = {job.operator: catalog.operators[job.operator].tuning for job in jobs}

@@ -10,6 +10,8 @@ from tracelake.errors import InvalidDag, Problem
 
 MAX_PROBLEMS = 100
 """More are not read by anybody, and looking for suggestions takes time."""
+NO_EFFECT = "no_effect"
+"""The code of a warning: the field is accepted and changes nothing."""
 
 
 class Problems:

@@ -17,14 +17,13 @@ from tracelake.domain.dag.model import (
     Retry,
     RunDefaults,
     Scaling,
-    Source,
     SourceKind,
     Storage,
     Udf,
     UpdateStrategy,
 )
 from tracelake.domain.dag.problems import Problems
-from tracelake.domain.dag.schedules import why_no_schedule
+from tracelake.domain.dag.read_source import SECRET, read_source
 from tracelake.domain.dag.yaml_nodes import Entries, Items, Node, Path, Scalar, Unreadable, plain
 from tracelake.domain.filter.parse import parse_where
 from tracelake.domain.filter.tree import Filter, InvalidFilter
@@ -35,11 +34,6 @@ MAX_JOBS = 1_000
 MAX_OUTPUTS = 100
 
 COLUMN = TextPattern(re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}"), "the name of a column", code="bad_name")
-SECRET = TextPattern(
-    re.compile(r"(?=.{1,64}\Z)[A-Za-z][A-Za-z0-9]*(_[A-Za-z0-9]+)*"),
-    "the name of a secret: letters and digits, words joined by one underscore, at most 64 characters",
-    code="bad_name",
-)
 ROLE = TextPattern(re.compile(r"[a-z0-9][a-z0-9_-]{0,127}"), "the slug of a role", code="bad_name")
 SHA256 = TextPattern(re.compile(r"[0-9a-f]{64}"), "a SHA-256 in 64 lower-case hexadecimal digits")
 BUNDLE = TextPattern(
@@ -87,7 +81,7 @@ def _job_at(
 
 def _read_job(own: Form, shared: Form, runtimes: Mapping[str, RuntimeSpec]) -> JobDraft:
     """`own` has the job's fields alone, `shared` falls back on `defaults`."""
-    source = _source(own)
+    source = read_source(own)
     activation = own.choice(
         "activation", Activation, Activation.SOURCE if "source" in own.given else Activation.REACTIVE
     )
@@ -113,6 +107,8 @@ def _read_job(own: Form, shared: Form, runtimes: Mapping[str, RuntimeSpec]) -> J
         priority=shared.choice("priority", Priority, Priority.NORMAL),
         max_queue_depth=shared.whole("max_queue_depth", None, least=1, most=10**9),
         max_queue_age_seconds=shared.seconds("max_queue_age", None),
+        resume_queue_depth=shared.whole("resume_queue_depth", None, least=0, most=10**9),
+        resume_queue_age_seconds=shared.seconds("resume_queue_age", None, least=0),
         timeout_seconds=own.seconds("timeout_seconds", None)
         if endless
         else shared.seconds("timeout_seconds", silent.timeout_seconds),
@@ -123,45 +119,23 @@ def _read_job(own: Form, shared: Form, runtimes: Mapping[str, RuntimeSpec]) -> J
         retry=_retry(shared, silent.retry),
         udf=_udf(own),
         secrets=own.texts("secrets", SECRET),
+        replay=own.flag("replay", default=False),
     )
+    _check_resume_mark(shared, "depth", job.max_queue_depth, job.resume_queue_depth)
+    _check_resume_mark(shared, "age", job.max_queue_age_seconds, job.resume_queue_age_seconds)
     return JobDraft(own.path, own.given, job, _inputs(own), _outputs(own, job.name))
 
 
-def _source(form: Form) -> Source | None:
-    inner = form.form("source")
-    if inner is None:
-        return None
-    inner.require("kind", f"one of: {', '.join(SourceKind)}")
-    source = Source(
-        kind=inner.choice("kind", SourceKind, SourceKind.MANUAL),
-        schedule=inner.text("schedule", ANY_TEXT, None),
-        secret=inner.text("secret", SECRET, None),
-        replay_window_seconds=inner.seconds("replay_window", None, most=DAY),
-    )
-    if isinstance(kind := inner.node("kind"), Scalar) and kind.value == source.kind:
-        return _check_source(source, inner)
-    return source
-
-
-def _check_source(source: Source, form: Form) -> Source:
-    belongs = {SourceKind.CRON: {"schedule"}, SourceKind.WEBHOOK: {"secret", "replay_window"}}.get(source.kind, set())
-    for name in sorted({"schedule", "secret", "replay_window"} & form.given - belongs):
-        path = (*form.path, name)
-        form.problems.add(
-            path, "not_for_this", f"`{name}` means nothing for a {source.kind} source", "remove it", on_key=True
-        )
-    if source.kind is SourceKind.CRON:
-        form.require("schedule", 'such as "0 0 * * *" or "rate(5 minutes)"')
-        reason = None if source.schedule is None else why_no_schedule(source.schedule)
-        if reason is not None:
-            form.problems.add(
-                (*form.path, "schedule"), "bad_schedule", reason, 'such as "0 0 * * *" or "rate(5 minutes)"'
-            )
-    if source.kind is SourceKind.WEBHOOK:
-        form.require("secret", "the name of the secret that signs the calls")
-        window = 300 if source.replay_window_seconds is None else source.replay_window_seconds
-        return Source(source.kind, secret=source.secret, replay_window_seconds=window)
-    return source
+def _check_resume_mark(form: Form, what: str, most: int | None, resume: int | None) -> None:
+    """Producers resume at or below the limit that pauses them; above it, they would never stay paused."""
+    if resume is None or (most is not None and resume <= most):
+        return
+    limit = f"`max_queue_{what}`"
+    path = form.place(f"resume_queue_{what}")
+    if most is None:
+        form.problems.add(path, "not_for_this", f"there is no {limit}", f"give {limit}, or remove it", on_key=True)
+    else:
+        form.problems.add(path, "bad_resume_mark", f"{resume} is above {limit}, {most}", f"at most {most}")
 
 
 def _bootstrap(form: Form) -> Bootstrap | None:

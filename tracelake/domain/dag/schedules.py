@@ -1,19 +1,19 @@
 """Whether a cron schedule can be one: five fields as in crontab, or `rate(...)` / `cron(...)` as in EventBridge.
 
-Only the check at deploy time; when a schedule is next due is the scheduler's business. All times are UTC.
+The check at deploy time, with reasons that name the field; `domain/sources/schedule.py` finds the slots.
 """
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
-MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
-DAYS = ("sun", "mon", "tue", "wed", "thu", "fri", "sat")
-_LONGEST_MONTH = (31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
+from tracelake.domain.sources.eventbridge import DAYS, MONTHS
+from tracelake.domain.sources.schedule import EVENTBRIDGE, RATE, Schedule
 
-_RATE = re.compile(r"rate\(([1-9][0-9]{0,5}) (minute|hour|day)(s?)\)")
-_EVENTBRIDGE = re.compile(r"cron\((.*)\)")
+_BEGIN = datetime(2025, 1, 1, tzinfo=UTC)
+"""Trace is younger: a schedule without a slot after it has none."""
 _SPECIAL_DAY = re.compile(r"L|LW|[0-9]{1,2}W")
 _SPECIAL_WEEKDAY = re.compile(r"L|([1-7]|SUN|MON|TUE|WED|THU|FRI|SAT)(L|#[1-5])", re.IGNORECASE)
 
@@ -37,12 +37,13 @@ def why_no_schedule(text: str) -> str | None:
     """What is wrong with it; None if it is a schedule."""
     if text.startswith("rate("):
         return _why_no_rate(text)
-    cloud = _EVENTBRIDGE.fullmatch(text)
-    return _why_no_cloud_cron(cloud[1].split()) if cloud else _why_no_crontab(text.split())
+    cloud = EVENTBRIDGE.fullmatch(text)
+    reason = _why_no_cloud_cron(cloud[1].split()) if cloud else _why_no_crontab(text.split())
+    return reason or _why_never(text)
 
 
 def _why_no_rate(text: str) -> str | None:
-    match = _RATE.fullmatch(text)
+    match = RATE.fullmatch(text)
     if match is None:
         return "a rate is written rate(5 minutes), rate(1 hour) or rate(2 days)"
     if (match[1] == "1") == (match[3] == "s"):
@@ -68,7 +69,7 @@ def _why_no_crontab(fields: list[str]) -> str | None:
     if len(fields) != len(_CRONTAB):
         return f"a schedule has five fields (minute hour day month weekday), not {len(fields)}"
     reasons = (_why_no_field(text, field) for text, field in zip(fields, _CRONTAB, strict=True))
-    return next(filter(None, reasons), None) or _why_never(fields)
+    return next(filter(None, reasons), None)
 
 
 def _why_no_field(text: str, field: _Field) -> str | None:
@@ -93,12 +94,8 @@ def _number(text: str, field: _Field) -> int | None:
     return int(text) if field.least <= int(text) <= field.most else None
 
 
-def _why_never(fields: list[str]) -> str | None:
-    """A day that none of the months has, such as 30 February, unless a weekday fires it anyway."""
-    _, _, day, month, weekday = fields
-    if weekday != "*" or not day.isdigit() or not all(part.isalnum() for part in month.split(",")):
-        return None
-    months = [_number(part, _MONTH) or 1 for part in month.split(",")]
-    if int(day) > max(_LONGEST_MONTH[element - 1] for element in months):
-        return f"day {day} does not exist in month {month}: it would never run"
+def _why_never(text: str) -> str | None:
+    """A day that none of the months has, such as 30 February, or a year that is over."""
+    if next(Schedule(text).slots_after(_BEGIN), None) is None:
+        return "no day is like that: it would never run"
     return None

@@ -26,7 +26,7 @@ from tracelake.operators.api.outputs import Output
 from tracelake.ports import ObjectStore
 from tracelake.runtime.redact import Redact
 from tracelake.wire.output_messages import EventBody, FilesAnswer, InvalidationBody
-from tracelake.wire.task_messages import OutputRef, TaskPayload
+from tracelake.wire.task_messages import FireRef, OutputRef, TaskPayload
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -159,6 +159,12 @@ class TaskContext(Generic[C]):
     def trigger(self) -> Input | None:
         """The input whose update created the task."""
         return next((item for item in self.inputs if item.ref.trigger), None)
+
+    @property
+    def fired(self) -> FireRef | None:
+        """What fired the source that this is a task of: a slot, a delivery with its body, or a user."""
+        fired = self.task.fired
+        return fired if isinstance(fired, FireRef) else None
 
     def input(self, name: str) -> Input:
         for item in self.inputs:

@@ -55,21 +55,23 @@ def events_for(task: TaskPayload, scopes: Iterable[Scope]) -> tuple[EventBody, .
     return tuple(_event(output, scope) for scope in scopes for output in task.outputs)
 
 
-def invalidations_for(task: TaskPayload, spans: Iterable[Range]) -> tuple[InvalidationBody, ...]:
-    """Make invalidations, so that readers process these ranges again.
+def invalidations_for(task: TaskPayload, spans: Iterable[Range | str]) -> tuple[InvalidationBody, ...]:
+    """Make invalidations, so that readers process these ranges, or partitions with a label, again.
 
     Not events: a repeated event of a range is the same unit of work, for which nobody runs again (S9).
     """
-    return tuple(
-        InvalidationBody(
-            dataset_uuid=output.dataset_uuid,
-            dataset_version=output.dataset_version,
-            start=span.edges[0],
-            end=span.edges[1],
-            reason=f"upstream of {task.job.name} a range was invalidated",
-        )
-        for span in spans
-        for output in task.outputs
+    return tuple(_invalidation(task, output, span) for span in spans for output in task.outputs)
+
+
+def _invalidation(task: TaskPayload, output: OutputRef, span: Range | str) -> InvalidationBody:
+    start, end = span.edges if isinstance(span, Range) else (None, None)
+    return InvalidationBody(
+        dataset_uuid=output.dataset_uuid,
+        dataset_version=output.dataset_version,
+        start=start,
+        end=end,
+        partition_key=None if isinstance(span, Range) else span,
+        reason=f"upstream of {task.job.name} a {'range' if isinstance(span, Range) else 'partition'} was invalidated",
     )
 
 

@@ -1,14 +1,20 @@
-"""The checks of `quality` as a DAG writes them."""
+"""The checks of `quality` as a DAG writes them, and the report of their results."""
 
 from __future__ import annotations
 
 import math
-from typing import Annotated, Any, Final, Literal
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
 from tracelake.domain.filter.tree import MAX_DIGITS
+from tracelake.domain.ranges import Range
 from tracelake.operators.api.outcome import OperatorConfig
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 MOST_ROWS: Final = 2**63 - 1
 """In the report they are 64-bit numbers."""
@@ -104,6 +110,33 @@ def ends(check: Any) -> str:
     if check.min is not None and check.max is not None:
         return f"{check.min} to {check.max}"
     return f"{check.min} or more" if check.min is not None else f"at most {check.max}"
+
+
+@dataclass(frozen=True)
+class CheckResult:
+    check: str
+    level: str
+    passed: bool
+    failing_rows: int
+    explanation: str
+
+
+def report(verdicts: Sequence[CheckResult], part: Range | str) -> pa.Table:
+    """Return the rows of the dataset: one for each check and partition."""
+    import pyarrow as pa
+
+    start, end = part.edges if isinstance(part, Range) else (None, None)
+    columns: dict[str, Any] = {
+        "partition": pa.array([str(part) if isinstance(part, str) else f"{start}-{end}"] * len(verdicts), pa.string()),
+        "start": pa.array([start] * len(verdicts), pa.int64()),
+        "end": pa.array([end] * len(verdicts), pa.int64()),
+        "check": pa.array([verdict.check for verdict in verdicts], pa.string()),
+        "level": pa.array([verdict.level for verdict in verdicts], pa.string()),
+        "passed": pa.array([verdict.passed for verdict in verdicts], pa.bool_()),
+        "failing_rows": pa.array([verdict.failing_rows for verdict in verdicts], pa.int64()),
+        "explanation": pa.array([verdict.explanation for verdict in verdicts], pa.string()),
+    }
+    return pa.table(columns)
 
 
 def _refuse_odd_ends(what: str, least: Number | None, most: Number | None) -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
+
+from tracelake.query.sail.plans import Plan
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -26,7 +28,7 @@ AUTHORITY: Final = ("grpc.default_authority", "localhost")
 """Else it is the path of the socket, which Sail refuses."""
 ENVELOPE_BYTES: Final = 1024 * 1024
 """What a message may have beside its rows."""
-CALL_SECONDS: Final = 10.0
+CALL_SECONDS: Final = 5.0
 """For calls that do not run a query."""
 
 
@@ -65,6 +67,16 @@ class ConnectClient:
             return True
         return False
 
+    def answers(self, seconds: float) -> bool:
+        """Whether the server answers a call in this time."""
+        grpc = load_grpc()
+        with suppress(grpc.RpcError, ValueError):  # ValueError: the channel was closed
+            session = ConnectSession(self)
+            session.open(seconds)
+            session.close()
+            return True
+        return False
+
     def close(self) -> None:
         self._channel.close()
 
@@ -80,19 +92,17 @@ class ConnectSession:
         self._call: Any = None
         self._canceled = False
 
-    def open(self) -> None:
+    def open(self, seconds: float = CALL_SECONDS) -> None:
         from pyspark.sql.connect import proto
 
         pairs = [proto.KeyValue(key=key, value=value) for key, value in OPTIONS.items()]
         operation = proto.ConfigRequest.Operation(set=proto.ConfigRequest.Set(pairs=pairs))
-        self._stub.Config(proto.ConfigRequest(operation=operation, **self._whose), timeout=CALL_SECONDS)
+        self._stub.Config(proto.ConfigRequest(operation=operation, **self._whose), timeout=seconds)
 
-    def create_view(self, name: str, paths: Sequence[str], ddl: str) -> None:
+    def create_view(self, name: str, rows: Plan) -> None:
         from pyspark.sql.connect import proto
 
-        source = proto.Read.DataSource(format="parquet", paths=paths, schema=ddl)
-        files = proto.Relation(read=proto.Read(data_source=source))
-        view = proto.CreateDataFrameViewCommand(input=files, name=name, is_global=False, replace=False)
+        view = proto.CreateDataFrameViewCommand(input=rows, name=name, is_global=False, replace=False)
         for _ in self._execute(proto.Plan(command=proto.Command(create_dataframe_view=view))):
             pass
 

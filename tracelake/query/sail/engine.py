@@ -10,23 +10,29 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
-from uuid import UUID, uuid4
+from uuid import UUID
 
-from tracelake.data.files.parquet_reader import ddl
+import structlog
+
+from tracelake.domain.sql.gate import CheckedSql
 from tracelake.errors import EngineLost, SetupError, TraceError
 from tracelake.ports import ObjectStore
-from tracelake.query.checked_query import CheckedQuery
+from tracelake.query.checked_query import CheckedQuery, Relation
 from tracelake.query.collect import columns_of_schema, too_large
 from tracelake.query.engine import CannotRun, InProgress, QueryResult, query_timeout
+from tracelake.query.engine_seconds import EngineSeconds
 from tracelake.query.sail.connect import ConnectSession, IncompleteError, load_grpc
 from tracelake.query.sail.pool import SailPool
 from tracelake.query.sail.server import SailServer
+from tracelake.query.sail.tables import tables_of
+from tracelake.query.sail.translate import ForSail, translated
+from tracelake.query.sail.types import NotOnSail
 from tracelake.query.slots import Kind, Slots
 from tracelake.runtime.metrics import Metrics
 from tracelake.settings import QuerySettings
@@ -39,16 +45,36 @@ ANSWER_SECONDS: Final = 1.0
 """How long a refusal waits for its query to end."""
 QUIET_SECONDS: Final = 0.2
 QUIET_SHARE: Final = 0.2
-"""A process that used less than this part of one core works on nothing."""
+"""A process that wanted less than this part of one core works on nothing."""
 DYING_SECONDS: Final = 1.0
 """A killed process's connection is closed a moment before the process has ended."""
+LATEST_SECONDS: Final = 0.5
+LOST: Final = ("UNAVAILABLE", "CANCELLED", "DEADLINE_EXCEEDED")
+"""Of a call, and not of a query: only calls that every server answers at once have a deadline."""
 OUT_OF_MEMORY: Final = ("Resources exhausted", "memory pool")
+
+
+log = structlog.get_logger()
 
 
 class SailEngine:
     """Belongs to one event loop, in the main thread."""
 
-    def __init__(self, folder: Path, objects: ObjectStore, settings: QuerySettings, metrics: Metrics) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        objects: ObjectStore,
+        data_dsn: str,
+        settings: QuerySettings,
+        metrics: Metrics,
+        *,
+        spent: EngineSeconds | None = None,
+        translate: Callable[[CheckedSql, Mapping[str, Relation]], ForSail] = translated,
+    ) -> None:
+        """`translate` writes a query so that Sail gives the values that Spark gives."""
+        self._dsn = data_dsn
+        self._translate = translate
+        self._spent = spent or EngineSeconds(settings.engine_seconds)
         self._settings = settings
         self._metrics = metrics
         self._pool = SailPool(folder, objects, settings, metrics)
@@ -57,7 +83,11 @@ class SailEngine:
         self._threads = ThreadPoolExecutor(settings.sail_concurrency * settings.sail_processes, "sail")
         self._ending: set[asyncio.Task[None]] = set()
 
+    async def remove_leftovers(self) -> None:
+        await self._pool.remove_leftovers()
+
     async def run(self, query: CheckedQuery) -> QueryResult:
+        self._spent.check(query.caller.org_id)
         try:
             async with asyncio.timeout(query.answer_within):
                 return await self._run_twice(query)
@@ -72,16 +102,26 @@ class SailEngine:
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     async def _run_twice(self, query: CheckedQuery) -> QueryResult:
-        """Those that are run once more run one at a time: one that ends its engine again affects none of the others."""
+        """Run it, and once more if its engine was lost.
+
+        Which of several queries ended the engine is not known. So they run one after the other: one that ends it again
+        affects none of the others. One that ran for long is the likelier cause, and comes later.
+        """
         began = time.monotonic()
         try:
             return await self._run(query, query.seconds)
         except EngineLost:
-            left = query.seconds - (time.monotonic() - began)
-            if left <= 0:
-                raise query_timeout(query) from None
-        async with self._again[query.caller.org_id]:
-            return await self._run(query, left)
+            ran = time.monotonic() - began
+        await asyncio.sleep(min(LATEST_SECONDS, ran / 10))
+        try:
+            async with asyncio.timeout(began + query.seconds - time.monotonic()):
+                await self._again[query.caller.org_id].acquire()
+        except TimeoutError:
+            raise query_timeout(query) from None
+        try:
+            return await self._run(query, max(0.0, began + query.seconds - time.monotonic()))
+        finally:
+            self._again[query.caller.org_id].release()
 
     async def _run(self, query: CheckedQuery, seconds: float) -> QueryResult:
         kind: Kind = "user" if query.caller.user_id is not None else "task"
@@ -96,8 +136,10 @@ class SailEngine:
         session = ConnectSession(server.client)
         thread = asyncio.get_running_loop().run_in_executor(self._threads, self._answer, server, session, query)
         over = asyncio.Event()
+        began = time.monotonic()
         ended = asyncio.create_task(self._until_ended(server, session, thread, over))
         ended.add_done_callback(lambda _: give_back())
+        ended.add_done_callback(lambda _: self._spent.charge(query.caller.org_id, time.monotonic() - began))
         self._ending.add(ended)
         ended.add_done_callback(self._ending.discard)
         try:
@@ -138,10 +180,10 @@ class SailEngine:
         """Whether the interrupted query has ended in the process too, in which no other runs."""
         ends = time.monotonic() + self._settings.stuck_seconds
         while time.monotonic() < ends and server.alive:
-            before = server.processor_seconds
+            before = server.wanted_seconds
             await asyncio.sleep(QUIET_SECONDS)
-            if thread.done() and server.processor_seconds - before < QUIET_SHARE * QUIET_SECONDS:
-                return True
+            if thread.done() and server.wanted_seconds - before < QUIET_SHARE * QUIET_SECONDS:
+                return await asyncio.to_thread(server.client.answers, ANSWER_SECONDS)  # one that was stopped is quiet
         return False
 
     async def _error_for(self, server: SailServer, error: Exception) -> Exception:
@@ -151,42 +193,43 @@ class SailEngine:
                 await asyncio.wait_for(server.until_ended(), DYING_SECONDS)
         if server.alive and isinstance(error, CannotRun):
             return error
-        reason = "memory" if server.over_memory else "ended"
+        reason = "memory" if server.over_memory else "stuck" if server.alive else "ended"
         self._metrics.query_engines_lost.labels(reason).inc()
         await server.end()
         return _engine_lost(self._settings.sail_memory_mb if server.over_memory else None)
 
     def _answer(self, server: SailServer, session: ConnectSession, query: CheckedQuery) -> QueryResult:
         """Run the query; called in its thread."""
+        import pyarrow as pa
+
         grpc = load_grpc()
+        written: list[ForSail] = []
+
+        def write(relations: Mapping[str, Relation]) -> None:
+            written.append(self._translate(query.checked, relations))
+
         try:
-            with self._views(server, session, query) as views:
-                return self._rows(session, query, query.checked.render(views))
+            made = tables_of(query, session, server.files, self._dsn, settings=self._settings, check=write)
+            with _opened(session), made as views:
+                (for_sail,) = written
+                return _of_types(self._rows(session, query, for_sail.checked.render(views)), for_sail.types)
         except grpc.RpcError as error:
             raise self._translated(error) from None
+        except NotOnSail as error:
+            raise CannotRun(error.reason) from None
         except IncompleteError:
             raise CannotRun("failed") from None
         except (TraceError, CannotRun):
             raise
-        except ValueError:  # the channel was closed, because the process was ended
-            raise _engine_lost() from None
-
-    @contextmanager
-    def _views(self, server: SailServer, session: ConnectSession, query: CheckedQuery) -> Iterator[dict[str, str]]:
-        """Create the tables of the query, and yield their names in the session."""
-        names = {table: f"v_{uuid4().hex}" for table in query.relations}
-        with ExitStack() as stack:
-            session.open()
-            stack.callback(session.close)
-            for table, relation in query.relations.items():
-                if relation.cold is None or relation.cold.columns is None or not relation.cold.files:
-                    raise CannotRun("no_files")
-                try:
-                    staged = stack.enter_context(server.files.using(relation.cold.files))
-                except (OSError, TraceError):  # a missing file, or a full disk: Spark may read it, or says what it is
-                    raise CannotRun("files") from None
-                session.create_view(names[table], list(staged.values()), ddl(relation.cold.columns))
-            yield names
+        except ValueError as error:
+            if isinstance(error, pa.ArrowInvalid):
+                raise CannotRun("failed") from None
+            raise _engine_lost() from None  # the channel was closed, because the process was ended
+        except Exception as error:  # noqa: BLE001 - whatever it sent, it is no answer
+            log.warning(
+                "Sail gave no answer that can be read", kind=type(error).__name__
+            )  # its text may be the query's
+            raise CannotRun("failed") from None
 
     def _rows(self, session: ConnectSession, query: CheckedQuery, text: str) -> QueryResult:
         import pyarrow as pa
@@ -213,7 +256,7 @@ class SailEngine:
         grpc = load_grpc()
         if error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED:  # a message larger than we receive
             return too_large(self._settings.max_bytes)
-        if error.code() in {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED}:
+        if error.code().name in LOST:
             return _engine_lost()
         details = error.details() or ""
         return CannotRun("memory" if any(words in details for words in OUT_OF_MEMORY) else "failed")
@@ -221,6 +264,13 @@ class SailEngine:
     def _new_slots(self) -> Slots:
         limits = self._settings
         return Slots(limits.sail_concurrency, limits.waiting, limits.wait_seconds, for_users=limits.user_slots)
+
+
+def _of_types(result: QueryResult, types: list[str] | None) -> QueryResult:
+    """The result, if its columns have the types that Spark's would have."""
+    if types is not None and [column.type for column in result.columns] != types:
+        raise CannotRun("types")
+    return result
 
 
 def _as_spark_gives_it(schema: StructType, tables: list[pa.Table]) -> pa.Table:
@@ -233,6 +283,15 @@ def _as_spark_gives_it(schema: StructType, tables: list[pa.Table]) -> pa.Table:
         return pa.concat_tables([table.cast(wanted) for table in tables]) if tables else wanted.empty_table()
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, ValueError):
         raise CannotRun("types") from None
+
+
+@contextmanager
+def _opened(session: ConnectSession) -> Iterator[None]:
+    session.open()
+    try:
+        yield
+    finally:
+        session.close()
 
 
 def _engine_lost(memory_mb: int | None = None) -> EngineLost:

@@ -15,7 +15,8 @@ import time
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from subprocess import SubprocessError
+from typing import Final, Literal
 from uuid import UUID, uuid4
 
 from tracelake.errors import SetupError
@@ -23,9 +24,11 @@ from tracelake.ports import ObjectStore
 from tracelake.query.sail.connect import ConnectClient
 from tracelake.query.sail.staged_files import WITHIN, StagedFiles
 from tracelake.sandbox.bubblewrap import Isolation
+from tracelake.sandbox.cgroup import Cgroup, Cgroups
 from tracelake.sandbox.contents import INIT, MIB, closing_mounts, interpreter, system_mounts
 from tracelake.sandbox.process import Launch, Sandbox, start
 from tracelake.settings import QuerySettings
+from tracelake.spark.thread_times import thread_times
 
 PORT: Final = 50051
 OURS: Final = "/opt/trace"
@@ -34,6 +37,11 @@ START_SECONDS: Final = 20.0
 TMP_BYTES: Final = 16 * MIB
 RESERVED_BYTES: Final = 2048 * MIB
 """Address space that Sail's allocator reserves and does not use."""
+BESIDE_BYTES: Final = 32 * MIB
+"""What the kernel counts for a cgroup beside the memory of its processes."""
+GROWN_SHARE: Final = 0.6
+LOWER_PRIORITY: Final = 5
+"""Without a cgroup: how nice its processes are to others."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +54,8 @@ class SailPlace:
     """Where it is installed."""
     etc: Path
     isolation: Isolation
+    cgroups: Cgroups | None
+    """None: this process may not limit others by cgroups."""
     objects: ObjectStore
     settings: QuerySettings
 
@@ -57,8 +67,9 @@ class SailServer:
         self.org_id = org_id
         self.running = 0
         self.idle_since = time.monotonic()
-        self.over_memory = False
+        self._too_large = False
         self._place = place
+        self._cgroup: Cgroup | None = None
         self._folder = place.folder / uuid4().hex[:12]
         self._folder.mkdir(mode=0o755)
         self._folder.chmod(0o755)  # mounted into the sandbox; its parent is closed to others
@@ -80,6 +91,17 @@ class SailServer:
         return self._client
 
     @property
+    def over_memory(self) -> bool:
+        """Whether it was found too large, or the kernel ended it for that."""
+        return self._too_large or (self._cgroup is not None and self._cgroup.was_out_of_memory())
+
+    def size(self) -> Literal["small", "grown", "too large"]:
+        """Measure it. One that has grown is to be replaced: Sail keeps some 50 KB of each query."""
+        share = self.memory_bytes / (self._place.settings.sail_memory_mb * MIB)
+        self._too_large = self._too_large or share > 1
+        return "too large" if self._too_large else "grown" if share > GROWN_SHARE else "small"
+
+    @property
     def memory_bytes(self) -> int:
         return self._sandbox.usage().memory_bytes if self._sandbox is not None else 0
 
@@ -87,13 +109,20 @@ class SailServer:
     def processor_seconds(self) -> float:
         return self._sandbox.processor_seconds() if self._sandbox is not None else 0.0
 
+    @property
+    def wanted_seconds(self) -> float:
+        """For how long its threads ran, or waited for a core: on a busy machine the first alone is small."""
+        pids = self._sandbox.pids() if self._sandbox is not None else []
+        return sum(times.ran + times.waited for pid in pids for times in thread_times(pid).values())
+
     async def start(self) -> None:
         # A socket's path has about 100 characters at most, and our folder may have more.
         path = f"/proc/self/fd/{self._directory}/socket"
         with socket.socket(socket.AF_UNIX) as listener:
             listener.bind(path)
             listener.listen(64)
-            launch = _launch(listener.fileno(), self._folder / "files", self._place)
+            self._cgroup = _new_cgroup(self._place)
+            launch = _launch(listener.fileno(), self._folder / "files", self._place, self._cgroup)
             self._sandbox = await start(launch, self._place.isolation)
         asyncio.get_running_loop().add_reader(self._sandbox.output, self._discard_output)
         self._client = await asyncio.to_thread(ConnectClient, f"unix:{path}", self._place.settings.max_bytes)
@@ -117,6 +146,9 @@ class SailServer:
             os.close(self._sandbox.output)
         if self._client is not None:
             await asyncio.to_thread(self._client.close)
+        if self._cgroup is not None:
+            self._too_large = self.over_memory  # the group counts it, and is removed
+            self._cgroup.remove()
         os.close(self._directory)
         await asyncio.to_thread(shutil.rmtree, self._folder, ignore_errors=True)
 
@@ -129,12 +161,15 @@ class SailServer:
 
 
 async def start_server(org_id: UUID, place: SailPlace) -> SailServer:
-    server = SailServer(org_id, place)
     try:
-        await server.start()
-    except BaseException:
-        await server.end()
-        raise
+        server = SailServer(org_id, place)
+        try:
+            await server.start()
+        except BaseException:
+            await server.end()
+            raise
+    except (OSError, SubprocessError) as error:  # a full disk, too many processes
+        raise SetupError(f"Sail did not start ({error})", hint="`trace doctor` shows what a sandbox needs") from None
     return server
 
 
@@ -142,11 +177,18 @@ def sail_folder() -> Path:
     """Where Sail is installed."""
     spec = importlib.util.find_spec("pysail")
     if spec is None or not spec.origin:
-        raise SetupError("the Python module pysail is missing", hint="pip install 'tracelake[sail]'")
+        raise SetupError("the Python module pysail is missing", hint="pip install 'pysail>=0.7.2,<0.8'")
     return Path(spec.origin).parent
 
 
-def _launch(listener: int, files: Path, place: SailPlace) -> Launch:
+def _new_cgroup(place: SailPlace) -> Cgroup | None:
+    if place.cgroups is None:
+        return None
+    memory = place.settings.sail_memory_mb * MIB + BESIDE_BYTES
+    return place.cgroups.make(memory_bytes=memory, cpus=place.settings.sail_cpus)
+
+
+def _launch(listener: int, files: Path, place: SailPlace, cgroup: Cgroup | None) -> Launch:
     below = (Path(WITHIN), Path(LIBRARY) / "x")
     mounts = system_mounts(place.etc, (), below)
     mounts += ["--ro-bind", str(INIT), f"{OURS}/{INIT.name}", "--ro-bind", str(place.sail), f"{LIBRARY}/pysail"]
@@ -156,8 +198,9 @@ def _launch(listener: int, files: Path, place: SailPlace) -> Launch:
         "served": {listener: PORT},
         "argv": [interpreter(), "-S", "-B", "-m", "pysail", "spark", "server", "--port", str(PORT)],
         "env": _environment(place.settings),
+        "nice": 0 if cgroup is not None else LOWER_PRIORITY,
     }
-    return Launch(f"{OURS}/{INIT.name}", arguments, mounts, inherited=(listener,))
+    return Launch(f"{OURS}/{INIT.name}", arguments, mounts, inherited=(listener,), cgroup=cgroup)
 
 
 def _limits(settings: QuerySettings) -> dict[str, int]:

@@ -13,7 +13,7 @@ import shutil
 import threading
 from collections import Counter, OrderedDict
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Final
 from urllib.parse import unquote, urlsplit
@@ -41,23 +41,48 @@ class StagedFiles:
         self._used: Counter[ObjectName] = Counter()
 
     @contextmanager
-    def using(self, names: Sequence[ObjectName]) -> Iterator[dict[ObjectName, str]]:
-        """Yield where the sandbox finds each file; they stay there inside the block."""
+    def using(self, names: Sequence[ObjectName], *, alone: bool = False) -> Iterator[dict[ObjectName, str]]:
+        """Yield where the sandbox finds each file; they stay there inside the block.
+
+        With `alone` under names that no other query gets, and that are gone after the block.
+        """
         with self._lock:
             self._used.update(names)
         try:
-            yield {name: f"{WITHIN}/{self._stage(name).name}" for name in names}
+            with ExitStack() as stack:
+                paths = {name: self._stage(name) for name in names}
+                if alone:
+                    paths = {name: stack.enter_context(self._linked(path)) for name, path in paths.items()}
+                yield {name: f"{WITHIN}/{path.name}" for name, path in paths.items()}
         finally:
             with self._lock:
                 self._used.subtract(names)
                 self._drop_unused()
+
+    @contextmanager
+    def new_file(self) -> Iterator[tuple[Path, str]]:
+        """Yield where a query's own file can be written, and where the sandbox finds it; it is gone after the block."""
+        path = self._new_path()
+        try:
+            yield path, f"{WITHIN}/{path.name}"
+        finally:
+            path.unlink(missing_ok=True)
+
+    @contextmanager
+    def _linked(self, staged: Path) -> Iterator[Path]:
+        with self.new_file() as (path, _):
+            os.link(staged, path)
+            yield path
+
+    def _new_path(self) -> Path:
+        return self._folder / f"{secrets.token_hex(16)}.parquet"
 
     def _stage(self, name: ObjectName) -> Path:
         with self._lock:
             if name in self._staged:
                 self._staged.move_to_end(name)
                 return self._staged[name][0]
-        path = self._folder / f"{secrets.token_hex(16)}.parquet"
+        path = self._new_path()
         try:
             self._put(name, path)
         except BaseException:

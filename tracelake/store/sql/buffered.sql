@@ -48,27 +48,51 @@ WITH applied AS (
       FROM applied v, locked
      WHERE p.id = v.id AND locked.id = p.id AND p.status <> 'Committed'
     RETURNING p.id, p.org_id, p.dataset_uuid, p.dataset_version, p.task_id, p.attempt, v.seq, v.row_count, v.byte_count
+), entries AS MATERIALIZED (
+    SELECT s.*, row_number() OVER (PARTITION BY s.dataset_uuid ORDER BY s.seq) AS nth, 'publish:' || s.id AS scope,
+           sha256('[]') AS files_hash, inputs_hash(s.task_id, s.attempt) AS inputs_hash, code_hash(s.task_id) AS code_hash
+      FROM settled s
 ), heads AS (
-    INSERT INTO dataset_heads (dataset_uuid, org_id, last_commit)
-    SELECT dataset_uuid, org_id, count(*) FROM settled GROUP BY 1, 2 ORDER BY 1
-    ON CONFLICT (dataset_uuid) DO UPDATE SET last_commit = dataset_heads.last_commit + excluded.last_commit
-    RETURNING dataset_uuid, last_commit
-), numbered AS (
-    SELECT s.*, h.last_commit - count(*) OVER (PARTITION BY s.dataset_uuid)
-                + row_number() OVER (PARTITION BY s.dataset_uuid ORDER BY s.seq) AS number
-      FROM settled s JOIN heads h ON h.dataset_uuid = s.dataset_uuid
+    INSERT INTO dataset_heads (dataset_uuid, org_id, last_commit, last_hash)
+    SELECT c.dataset_uuid, c.org_id, max(c.nth), (array_agg(c.hash ORDER BY c.nth DESC))[1]
+      FROM (SELECT e.*, chain_commits(NULL, commit_digest(
+                       e.org_id, e.dataset_uuid, e.nth, e.dataset_version, e.task_id, e.attempt, e.scope, e.row_count,
+                       e.byte_count, NULL, now(), e.files_hash, e.inputs_hash, e.code_hash))
+                       OVER (PARTITION BY e.dataset_uuid ORDER BY e.nth) AS hash
+              FROM entries e) c
+     GROUP BY 1, 2 ORDER BY 1
+    ON CONFLICT (dataset_uuid) DO UPDATE
+       SET last_commit = dataset_heads.last_commit + excluded.last_commit,
+           last_hash = (
+               SELECT chain_commits(dataset_heads.last_hash, commit_digest(
+                          e.org_id, e.dataset_uuid, dataset_heads.last_commit + e.nth, e.dataset_version, e.task_id, e.attempt,
+                          e.scope, e.row_count, e.byte_count, NULL, now(), e.files_hash, e.inputs_hash, e.code_hash)
+                          ORDER BY e.nth)
+                 FROM entries e WHERE e.dataset_uuid = dataset_heads.dataset_uuid)
+    RETURNING new.dataset_uuid, coalesce(old.last_commit, 0) AS before, old.last_hash AS first_previous
+), numbered AS MATERIALIZED (
+    SELECT e.*, h.before + e.nth AS number, h.first_previous,
+           chain_commits(h.first_previous, commit_digest(
+               e.org_id, e.dataset_uuid, h.before + e.nth, e.dataset_version, e.task_id, e.attempt, e.scope, e.row_count,
+               e.byte_count, NULL, now(), e.files_hash, e.inputs_hash, e.code_hash))
+               OVER (PARTITION BY e.dataset_uuid ORDER BY e.nth) AS hash
+      FROM entries e JOIN heads h ON h.dataset_uuid = e.dataset_uuid
 ), committed AS (
-    INSERT INTO commits (dataset_uuid, number, org_id, dataset_version, task_id, attempt, scope, row_count, bytes)
-    SELECT dataset_uuid, number, org_id, dataset_version, task_id, attempt, 'publish:' || id, row_count, byte_count
+    INSERT INTO commits (dataset_uuid, number, org_id, dataset_version, task_id, attempt, scope, row_count, bytes, created_at,
+                         previous_hash, files_hash, inputs_hash, code_hash, hash)
+    SELECT dataset_uuid, number, org_id, dataset_version, task_id, attempt, scope, row_count, byte_count, now(),
+           coalesce(lag(hash) OVER (PARTITION BY dataset_uuid ORDER BY nth), first_previous), files_hash, inputs_hash,
+           code_hash, hash
       FROM numbered
 ), stored AS (
     INSERT INTO events (org_id, origin, kind, producer_attempt, producer_run_id, producer_task_id, dataset_uuid,
-                        dataset_version, scope, cursor_value, commit_number, disposition, audit_reason)
+                        dataset_version, scope, cursor_value, commit_number, history, disposition, audit_reason)
     SELECT n.org_id, 'sink', 'cursor', n.attempt, n.task_id, n.task_id, n.dataset_uuid, n.dataset_version,
-           'cursor:' || n.seq, n.seq, n.number,
+           'cursor:' || n.seq, n.seq, n.number, t.history,
            CASE WHEN served.dataset_version IS NULL THEN 'AuditOnly' ELSE 'Route' END::disposition,
            CASE WHEN served.dataset_version IS NULL THEN 'not the current generation' END
       FROM numbered n
+      JOIN tasks t ON t.id = n.task_id
       JOIN datasets d ON d.id = n.dataset_uuid
       LEFT JOIN dag_current_versions c ON c.org_id = d.org_id AND c.dag_name = d.producer_dag_name
       LEFT JOIN dag_version_datasets served
@@ -76,7 +100,7 @@ WITH applied AS (
             AND served.dataset_version = n.dataset_version
     ON CONFLICT DO NOTHING
     RETURNING id, org_id, disposition
-), entries AS (
+), routing AS (
     INSERT INTO outbox (org_id, kind, payload)
     SELECT org_id, 'route_event', jsonb_build_object('event_id', id) FROM stored WHERE disposition = 'Route'
 )

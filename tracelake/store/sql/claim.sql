@@ -38,9 +38,13 @@ WITH asked AS (
       JOIN datasets d ON d.id = i.dataset_uuid
       LEFT JOIN dag_current_versions other
              ON other.org_id = d.org_id AND other.dag_name = d.producer_dag_name AND d.producer_dag_name <> c.dag_name
-      -- Within one DAG a job reads the generations of its own version; across DAGs, those that the other serves now.
+      LEFT JOIN release_members mine
+             ON mine.dag_version_id = c.dag_version_id AND mine.builds AND d.producer_dag_name <> c.dag_name
+      LEFT JOIN release_members theirs ON theirs.release_id = mine.release_id AND theirs.dag_name = d.producer_dag_name
+      -- Within one DAG a job reads the generations of its own version; across DAGs, those that the other serves now, or
+      -- those of the same release while that is built (`version_read`).
       JOIN dag_version_datasets served
-             ON served.dag_version_id = coalesce(other.dag_version_id, c.dag_version_id)
+             ON served.dag_version_id = coalesce(theirs.dag_version_id, other.dag_version_id, c.dag_version_id)
             AND served.dataset_uuid = i.dataset_uuid
       JOIN dataset_versions v ON v.id = served.dataset_version
       LEFT JOIN dataset_heads h ON h.dataset_uuid = i.dataset_uuid
@@ -104,11 +108,14 @@ WITH wholes AS (
            ORDER BY id DESC
            LIMIT 1) n
 ), behind AS (
-    SELECT t.id, n.id AS later
+    SELECT t.id, n.id AS later, t.history
       FROM newest n JOIN tasks t ON t.job_id = n.job_id AND t.status = 'Queued' AND t.id < n.id
      WHERE t.invalidation_id IS NULL
      ORDER BY t.id
        FOR NO KEY UPDATE OF t SKIP LOCKED
+), news AS (
+    -- What it does instead of a task about new data is about new data too.
+    UPDATE tasks t SET history = false WHERE t.history AND t.id IN (SELECT b.later FROM behind b WHERE NOT b.history)
 )
 UPDATE tasks t
    SET status = 'Canceled', completed_at = now(), superseded_by = b.later,
@@ -156,7 +163,7 @@ WITH asked AS (
 )
 SELECT r.lease_expires_at, t.status::text, t.completed_at AS canceled_at,
        coalesce(holds_lease(t, a.attempt, a.lease_token), false) AS is_current,
-       EXISTS (SELECT FROM pauses p WHERE p.job_id = r.job_id AND p.until IS NULL) AS paused,
+       EXISTS (SELECT FROM paused_jobs p WHERE p.job_id = r.job_id) AS paused,
        EXISTS (SELECT FROM sources s WHERE s.task_id = r.id AND s.state = 'Draining') AS draining
   FROM asked a
   LEFT JOIN tasks t ON t.id = a.task_id

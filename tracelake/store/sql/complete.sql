@@ -13,9 +13,9 @@ SELECT a.n, t.org_id, t.job_id, t.status::text, t.started_at, awaits_completion(
 
 -- name: complete_tasks
 -- Ends attempts, however they ended, as many as there are completions: fence, task, history, events, operator state,
--- cursors, bootstraps, invalidations and failure alerts ($4). With $1 the events are routed in the same statement, their
+-- processed inputs, bootstraps, invalidations and failure alerts ($4). With $1 the events are routed in the same statement, their
 -- outbox entries are written as done, and the wake-ups of the new tasks are left to replica $2 for $3; without, entries
--- to route them are written.
+-- to route them are written. Events about partitions whose content is the same as before are only recorded.
 -- A row for each completion whose attempt and lease are the current ones, with its number; then, without a number, a row
 -- for each new task, with the outbox entry of its wake-up unless it waits for a slot.
 WITH asked AS (
@@ -26,9 +26,10 @@ WITH asked AS (
 ), fenced AS (
     SELECT a.n, a.hash, a.ends_as, a.reason, a.fault::failure_fault AS fault, a.outputs, a.commits, a.state, a.progress,
            a.reports, t.id, t.org_id, t.job_id, t.attempt, t.status, t.completion_hash, t.completion_answer, t.invalidation_id,
-           t.input_versions, awaits_completion(t) AS open, c.platform_failures,
+           t.input_versions, t.started_at, t.history, awaits_completion(t) AS open, c.platform_failures,
            t.status = 'Failed' AND t.next_retry_at IS NULL AS was_final,
-           j.dag_name, j.name AS job_name, j.max_concurrency, j.source ->> 'kind' = 'always_on' AS restarts,
+           j.dag_name, j.name AS job_name, j.lineage_id, j.makes_whole, j.max_concurrency,
+           j.source ->> 'kind' = 'always_on' AS restarts,
            -- An attempt that the platform ended counts against another limit than those that the job ended itself.
            CASE WHEN NOT a.retryable OR a.ends_as <> 'Failed' THEN NULL
                 WHEN a.fault = 'platform' AND c.platform_failures + 1 < j.max_platform_failures
@@ -68,19 +69,20 @@ WITH asked AS (
      WHERE h.task_id = e.id AND h.attempt = e.attempt
 ), new_events AS (
     SELECT * FROM unnest($19::int[], $20::uuid[], $21::uuid[], $22::uuid[], $23::text[], $24::text[], $25::bigint[], $26::text[],
-                         $27::bigint[], $28::bigint[], $29::bigint[])
+                         $27::bigint[], $28::bigint[], $29::bigint[], $30::boolean[])
         AS v (n, event_id, dataset_uuid, dataset_version, scope, kind, cursor_value, partition_key, range_start, range_stop,
-              commit_number)
+              commit_number, unchanged)
 ), stored AS (
     INSERT INTO events (id, org_id, kind, producer_attempt, producer_run_id, producer_task_id, dataset_uuid,
-                        dataset_version, scope, cursor_value, partition_key, block_range, commit_number, disposition,
+                        dataset_version, scope, cursor_value, partition_key, block_range, commit_number, history, disposition,
                         audit_reason, routed_at)
     SELECT v.event_id, e.org_id, v.kind::event_kind, e.attempt, e.id, e.id, v.dataset_uuid, v.dataset_version, v.scope,
            v.cursor_value, v.partition_key, CASE WHEN v.range_start IS NOT NULL THEN int8range(v.range_start, v.range_stop) END,
-           v.commit_number,
-           CASE WHEN served.dataset_version IS NULL THEN 'AuditOnly' ELSE 'Route' END::disposition,
-           CASE WHEN served.dataset_version IS NULL THEN 'not the current generation' END,
-           CASE WHEN served.dataset_version IS NOT NULL AND $1::boolean THEN now() END
+           v.commit_number, e.history,
+           CASE WHEN v.unchanged OR served.dataset_version IS NULL THEN 'AuditOnly' ELSE 'Route' END::disposition,
+           CASE WHEN v.unchanged THEN 'the partition has the same content as before'
+                WHEN served.dataset_version IS NULL THEN 'not the current generation' END,
+           CASE WHEN NOT v.unchanged AND served.dataset_version IS NOT NULL AND $1::boolean THEN now() END
       FROM new_events v
       JOIN ending e ON e.n = v.n
       JOIN datasets d ON d.id = v.dataset_uuid AND d.org_id = e.org_id
@@ -90,47 +92,68 @@ WITH asked AS (
             AND served.dataset_version = v.dataset_version
     ON CONFLICT DO NOTHING
     RETURNING id, org_id, dataset_uuid, dataset_version, kind, cursor_value, partition_key, block_range, commit_number,
-              disposition, routed_at
+              history, disposition, routed_at
 ), entries AS (
     INSERT INTO outbox (org_id, kind, payload, status, attempts, processed_at)
     SELECT org_id, 'route_event', jsonb_build_object('event_id', id),
            CASE WHEN routed_at IS NULL THEN 'Pending' ELSE 'Done' END::outbox_status, (routed_at IS NOT NULL)::int, routed_at
       FROM stored WHERE disposition = 'Route'
 ), triggered AS (
-    SELECT DISTINCT ON (e.id, j.job_id) e.*, j.job_id, j.priority, j.max_attempts, j.timeout_seconds, j.max_concurrency,
+    SELECT DISTINCT ON (e.id, j.job_id) e.*, j.job_id, j.max_attempts, j.timeout_seconds, j.max_concurrency,
+           CASE WHEN e.history THEN 'bulk' ELSE j.priority END AS priority,
+           j.holds OR (e.history AND j.holds_history) AS holds,
            event_task_key(e.kind, e.dataset_uuid, e.dataset_version, e.cursor_value, e.partition_key, e.block_range,
                           e.commit_number) AS dedupe_key
       FROM stored e
       JOIN triggered_jobs j ON j.dataset_uuid = e.dataset_uuid AND j.org_id = e.org_id
-     WHERE e.routed_at IS NOT NULL
+     WHERE e.routed_at IS NOT NULL AND (j.takes_history OR NOT e.history)
+), held AS (
+    INSERT INTO held_events (org_id, job_id, event_id, history, waits_for)
+    SELECT org_id, job_id, id, history, job_id FROM triggered WHERE holds ORDER BY job_id
+    ON CONFLICT DO NOTHING
 ), created AS (
-    INSERT INTO tasks (org_id, job_id, priority, max_attempts, timeout_seconds, dedupe_key, event_id, partitions,
+    INSERT INTO tasks (org_id, job_id, priority, max_attempts, timeout_seconds, dedupe_key, event_id, history, partitions,
                        input_versions, woken_at)
-    SELECT org_id, job_id, priority, max_attempts, timeout_seconds, dedupe_key, id,
+    SELECT org_id, job_id, priority, max_attempts, timeout_seconds, dedupe_key, id, history,
            CASE WHEN partition_key IS NOT NULL THEN ARRAY[partition_key] END,
            trigger_of(dataset_uuid, dataset_version, cursor_value, partition_key, block_range, commit_number),
            CASE WHEN max_concurrency IS NULL THEN now() END
       FROM triggered
+     WHERE NOT holds
      ORDER BY job_id, dedupe_key -- every transaction that creates the same tasks does so in this order: no deadlocks
     ON CONFLICT (job_id, dedupe_key) WHERE dedupe_key IS NOT NULL DO NOTHING
-    RETURNING id, org_id, job_id, woken_at
+    RETURNING id, org_id, job_id, priority, woken_at
 ), wake_ups AS (
     -- Taken by the replica that writes them, which publishes them at once; if it dies, they are taken again.
     INSERT INTO outbox (org_id, kind, payload, status, taken_by, taken_until, attempts)
-    SELECT c.org_id, 'enqueue_task', jsonb_build_object('task_id', c.id, 'runtime', j.runtime),
+    SELECT c.org_id, 'enqueue_task', wake_up_of(c.id, j.runtime, c.priority, c.org_id, c.job_id),
            'Processing', $2, now() + $3::interval, 1
       FROM created c JOIN jobs j ON j.id = c.job_id
      WHERE c.woken_at IS NOT NULL
     RETURNING id, payload
-), cursors AS (
-    INSERT INTO dataset_cursors (job_id, dataset_uuid, dataset_version, org_id, cursor_value)
-    SELECT job_id, (input_versions ->> 'dataset_uuid')::uuid, (input_versions ->> 'dataset_version')::uuid, org_id,
-           max((input_versions ->> 'cursor')::bigint)
-      FROM ending WHERE ends_as = 'Completed' AND input_versions ? 'cursor'
-     GROUP BY 1, 2, 3, 4
+), processed AS (
+    -- Of a partition, the commit that the task was created for; of a job that makes its whole output anew, all that it read.
+    INSERT INTO processed_inputs (lineage_id, dataset_version, partition_key, commit_number, cursor_value, read_at, task_id)
+    SELECT e.lineage_id, r.dataset_version, r.partition_key, max(r.commit_number), max(r.cursor_value), max(e.started_at),
+           (array_agg(e.id ORDER BY e.started_at DESC, e.id))[1]
+      FROM ending e
+      CROSS JOIN LATERAL (
+          SELECT (e.input_versions ->> 'dataset_version')::uuid AS dataset_version,
+                 processed_key(e.input_versions ->> 'partition_key', (e.input_versions ->> 'cursor')::bigint,
+                               (e.input_versions ->> 'commit')::bigint) AS partition_key,
+                 (e.input_versions ->> 'commit')::bigint AS commit_number,
+                 (e.input_versions ->> 'cursor')::bigint AS cursor_value
+           WHERE e.invalidation_id IS NULL AND NOT e.makes_whole
+          UNION ALL
+          SELECT i.input_dataset_version, '', i.input_commit, NULL
+            FROM task_inputs i WHERE e.makes_whole AND i.task_id = e.id AND i.attempt = e.attempt) r
+     WHERE e.ends_as = 'Completed' AND r.dataset_version IS NOT NULL
+     GROUP BY 1, 2, 3
      ORDER BY 1, 2, 3 -- every batch in the same order: no deadlocks
-    ON CONFLICT (job_id, dataset_uuid, dataset_version)
-    DO UPDATE SET cursor_value = greatest(dataset_cursors.cursor_value, excluded.cursor_value), updated_at = now()
+    ON CONFLICT (lineage_id, dataset_version, partition_key) DO UPDATE
+       SET commit_number = greatest(processed_inputs.commit_number, excluded.commit_number),
+           cursor_value = greatest(processed_inputs.cursor_value, excluded.cursor_value),
+           read_at = greatest(processed_inputs.read_at, excluded.read_at), task_id = excluded.task_id, again = false
 ), remembered AS (
     INSERT INTO operator_state (org_id, job_id, state)
     -- Of several tasks of one job in this batch, the last one counts: a statement cannot write a row twice.
@@ -142,7 +165,7 @@ WITH asked AS (
        SET bootstrapped_at = now()
       FROM ending e
      WHERE j.id = e.job_id AND j.bootstrap IS NOT NULL AND j.bootstrapped_at IS NULL AND e.reports
-), processed AS (
+), done_again AS (
     UPDATE data_invalidation_jobs i
        SET processed_at = now()
       FROM ending e
@@ -163,17 +186,35 @@ SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, N
  UNION ALL
 SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL FROM created WHERE woken_at IS NULL;
 
--- name: next_commit
--- The dataset's next commit number; the row lock puts commits in order.
-INSERT INTO dataset_heads (dataset_uuid, org_id, last_commit)
-VALUES ($1, $2, 1)
-ON CONFLICT (dataset_uuid) DO UPDATE SET last_commit = dataset_heads.last_commit + 1
-RETURNING last_commit;
-
 -- name: insert_commit
--- One accepted effect of a task on a dataset.
-INSERT INTO commits (dataset_uuid, number, org_id, dataset_version, task_id, attempt, row_count, bytes, schema_hash)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9);
+-- One accepted effect of a task on a dataset, under the dataset's next number and linked to the commit before it. The row
+-- lock of the head puts commits in order, and its hash is the last one even while others wait.
+WITH entry AS MATERIALIZED (
+    SELECT $1::uuid AS dataset_uuid, $2::uuid AS org_id, $3::uuid AS dataset_version, $4::uuid AS task_id, $5::int AS attempt,
+           $6::bigint AS row_count, $7::bigint AS bytes, $8::text AS schema_hash, $9::bytea AS files_hash,
+           inputs_hash($4, $5) AS inputs_hash, code_hash($4) AS code_hash, $10::int AS unchanged
+), head AS (
+    INSERT INTO dataset_heads (dataset_uuid, org_id, last_commit, last_hash)
+    SELECT e.dataset_uuid, e.org_id, 1,
+           link_commit(NULL, NULL, commit_digest(
+               e.org_id, e.dataset_uuid, 1, e.dataset_version, e.task_id, e.attempt, '', e.row_count, e.bytes, e.schema_hash,
+               now(), e.files_hash, e.inputs_hash, e.code_hash))
+      FROM entry e
+    ON CONFLICT (dataset_uuid) DO UPDATE
+       SET last_commit = dataset_heads.last_commit + 1,
+           last_hash = (
+               SELECT link_commit(dataset_heads.last_hash, NULL, commit_digest(
+                          e.org_id, e.dataset_uuid, dataset_heads.last_commit + 1, e.dataset_version, e.task_id, e.attempt, '',
+                          e.row_count, e.bytes, e.schema_hash, now(), e.files_hash, e.inputs_hash, e.code_hash))
+                 FROM entry e)
+    RETURNING new.last_commit, new.last_hash, old.last_hash AS previous_hash
+)
+INSERT INTO commits (dataset_uuid, number, org_id, dataset_version, task_id, attempt, row_count, bytes, schema_hash,
+                     created_at, previous_hash, files_hash, inputs_hash, code_hash, hash, unchanged)
+SELECT e.dataset_uuid, h.last_commit, e.org_id, e.dataset_version, e.task_id, e.attempt, e.row_count, e.bytes, e.schema_hash,
+       now(), h.previous_hash, e.files_hash, e.inputs_hash, e.code_hash, h.last_hash, e.unchanged
+  FROM entry e, head h
+RETURNING number;
 
 -- name: schema_of
 -- The schema of a generation by its id and dataset, in this organisation; nothing else is a target of an output.
@@ -190,8 +231,8 @@ UPDATE dataset_versions SET schema_hash = $2, columns = $3::jsonb WHERE id = $1 
 SELECT pg_advisory_xact_lock(hashtextextended('trace commit ' || d, 0)) FROM unnest($1::text[]) WITH ORDINALITY AS a (d, n);
 
 -- name: current_partitions
--- Current partitions that the new ones would replace, since which commit each is there, and whether an attempt that was
--- claimed later than $5 wrote it. And any one partition: it shows of which kind they are.
+-- Current partitions that the new ones would replace, since which commit each is there, whether an attempt that was claimed
+-- later than $5 wrote it, what it holds and since when. And any one partition: it shows of which kind they are.
 WITH found AS (
     SELECT * FROM replaced_partitions($1, $2, $3, $4)
     UNION
@@ -201,7 +242,7 @@ WITH found AS (
       LIMIT 1)
 )
 SELECT p.partition_key, lower(p.block_range) AS start, upper(p.block_range) AS stop, p.valid_from AS commit,
-       a.started_at > $5 AS newer
+       a.started_at > $5 AS newer, p.content_hash, coalesce(p.content_since, p.valid_from) AS content_since
   FROM found f
   JOIN partition_versions p
     ON p.dataset_version = $1 AND p.partition_key = f.partition_key AND p.valid_from = f.valid_from
@@ -219,11 +260,12 @@ UPDATE partition_versions p
 -- name: insert_partitions
 -- What the partitions hold from this commit on.
 INSERT INTO partition_versions (dataset_version, partition_key, valid_from, org_id, dataset_uuid, block_range, location,
-                                files, row_count, bytes)
+                                files, row_count, bytes, content_hash, content_since)
 SELECT $1, n.key, $5, $6, $7, CASE WHEN n.start IS NOT NULL THEN int8range(n.start, n.stop) END, n.location, n.files::jsonb,
-       n.row_count, n.bytes
-  FROM unnest($2::text[], $3::bigint[], $4::bigint[], $8::text[], $9::text[], $10::bigint[], $11::bigint[])
-       AS n (key, start, stop, location, files, row_count, bytes);
+       n.row_count, n.bytes, n.content_hash, n.content_since
+  FROM unnest($2::text[], $3::bigint[], $4::bigint[], $8::text[], $9::text[], $10::bigint[], $11::bigint[], $12::bytea[],
+              $13::bigint[])
+       AS n (key, start, stop, location, files, row_count, bytes, content_hash, content_since);
 
 -- name: publish_range
 -- A range publication: the same contents again is nothing new. Without a hash of its own ($7) it has the generation's,

@@ -18,10 +18,30 @@ SELECT DISTINCT written.dataset_uuid AS written, i.dataset_uuid AS read
 
 -- name: insert_version
 -- Inserts a version; returns no row if one with the same content exists. A concurrent deploy of it waits here.
-INSERT INTO dag_versions (id, org_id, dag_name, yaml_hash, yaml, deployed_by)
-VALUES ($1, $2, $3, $4, $5, $6)
+INSERT INTO dag_versions (id, org_id, dag_name, yaml_hash, yaml, deployed_by, foreign_generations)
+VALUES ($1, $2, $3, $4, $5, $6, $7)
 ON CONFLICT DO NOTHING
 RETURNING id;
+
+-- name: find_active_version
+-- The active version of a DAG: its text, the hashes of its jobs, and the datasets of other DAGs that they read.
+SELECT v.id, v.yaml, v.yaml_hash, v.foreign_generations,
+       coalesce((SELECT jsonb_object_agg(j.name, j.config_hash) FROM jobs j WHERE j.dag_version_id = v.id), '{}')
+           AS config_hashes,
+       ARRAY(SELECT DISTINCT d.name
+               FROM jobs j JOIN job_inputs i ON i.job_id = j.id JOIN datasets d ON d.id = i.dataset_uuid
+              WHERE j.dag_version_id = v.id AND d.producer_dag_name <> v.dag_name AND d.name IS NOT NULL) AS foreign_names
+  FROM dag_current_versions c
+  JOIN dag_versions v ON v.id = c.dag_version_id
+ WHERE c.org_id = $1 AND c.dag_name = $2;
+
+-- name: list_served_generations
+-- The current generations of these published datasets.
+SELECT d.name, s.dataset_version
+  FROM datasets d
+  JOIN dag_current_versions c ON c.org_id = d.org_id AND c.dag_name = d.producer_dag_name
+  JOIN dag_version_datasets s ON s.dag_version_id = c.dag_version_id AND s.dataset_uuid = d.id
+ WHERE d.org_id = $1 AND d.name = ANY ($2::text[]);
 
 -- name: insert_datasets
 -- Inserts every output of every job, in a fixed order, so that concurrent deploys do not deadlock. Activation names them.
@@ -49,11 +69,14 @@ SELECT $1, $2, p.dataset_uuid, p.dataset_version FROM unnest($3::uuid[], $4::uui
 INSERT INTO jobs (id, org_id, name, dag_name, dag_version_id, activation, runtime, operator, source, bootstrap,
                   execution_strategy, idle_timeout, config, config_hash, input_datasets, output_datasets,
                   update_strategy, unique_key, udf_bundle_id, secrets, priority, scaling, max_queue_depth,
-                  max_queue_age, timeout_seconds, heartbeat_interval_seconds, heartbeat_timeout_seconds, max_attempts,
-                  retry_backoff_seconds, retry_backoff_max_seconds, udf_handler, max_platform_failures, makes_whole)
+                  max_queue_age, resume_queue_depth, resume_queue_age, timeout_seconds, heartbeat_interval_seconds,
+                  heartbeat_timeout_seconds, max_attempts, retry_backoff_seconds, retry_backoff_max_seconds, udf_handler,
+                  max_platform_failures, makes_whole, replay, shares_limit)
 VALUES ($1, $2, $3, $4, $5, $6::text::job_activation, $7, $8, $9::jsonb, $10::jsonb, $11::text::execution_strategy, $12,
         $13::jsonb, $14, $15::uuid[], $16::uuid[], $17::text::update_strategy, $18::text[], $19, $20::text[],
-        $21::text::work_priority, $22::jsonb, $23, $24::interval, $25, $26, $27, $28, $29, $30, $31, $32, $33);
+        $21::text::work_priority, $22::jsonb, $23, $24::interval, $25, $26::interval, $27, $28, $29, $30, $31, $32, $33, $34,
+        $35, $36, EXISTS (SELECT FROM in_flight_limits l
+                           WHERE (l.kind = 'runtime' AND l.name = $7) OR (l.kind = 'operator' AND l.name = $8)));
 
 -- name: insert_inputs
 -- Inserts the edges of a job; activation of the version makes them live.
@@ -63,10 +86,11 @@ SELECT $2, e.n - 1, $1, e.dataset_uuid, e.where_tree, e.name, e.triggers
       WITH ORDINALITY AS e (dataset_uuid, where_tree, name, triggers, n);
 
 -- name: insert_column_lineage
--- Inserts which input columns the columns of a job's first output are made from; two inputs may be one dataset.
+-- Inserts which input columns the columns of a job's outputs are made from; two inputs may be one dataset.
 INSERT INTO column_lineage (org_id, job_id, output_dataset_uuid, output_column, input_dataset_uuid, input_column)
-SELECT DISTINCT $1::uuid, $2::uuid, $3::uuid, l.output_column, l.input_dataset_uuid, l.input_column
-  FROM unnest($4::text[], $5::uuid[], $6::text[]) AS l (output_column, input_dataset_uuid, input_column);
+SELECT DISTINCT $1::uuid, $2::uuid, l.output_dataset_uuid, l.output_column, l.input_dataset_uuid, l.input_column
+  FROM unnest($3::uuid[], $4::text[], $5::uuid[], $6::text[])
+       AS l (output_dataset_uuid, output_column, input_dataset_uuid, input_column);
 
 -- name: lock_bundle
 -- The bundle with this hash, locked until the deploy ends: maintenance skips it, or is waited for.
@@ -141,8 +165,8 @@ UPDATE datasets d
  WHERE d.org_id = $1 AND d.id = o.id AND d.storage ->> 'kind' IS DISTINCT FROM o.kind;
 
 -- name: cancel_retired_tasks
--- Cancels tasks of versions that are no longer active, so that they cannot commit; only a source's running task may
--- drain. Where the active version has the same job with the same generations, the task is created again for that job.
+-- Cancels tasks of versions that are no longer active and that no release builds, so that they cannot commit; only a
+-- source's running task may drain. Where the active version has the same job with the same generations, the task is created again for that job.
 WITH live AS (
     -- Three selects, because each has a partial index of its own.
     SELECT id, job_id FROM tasks WHERE status = 'Queued'
@@ -152,43 +176,36 @@ WITH live AS (
     UNION ALL
     SELECT id, job_id FROM tasks WHERE status = 'Failed' AND next_retry_at IS NOT NULL
 ), retired AS (
-    SELECT t.id, j.id AS job_id, j.name, c.dag_version_id AS active
+    SELECT t.id, j.id AS job_id, t.dedupe_key AS work, c.dag_version_id AS active
       FROM live
       JOIN jobs j ON j.id = live.job_id
       JOIN dag_current_versions c
         ON c.org_id = j.org_id AND c.dag_name = j.dag_name AND c.dag_version_id <> j.dag_version_id
       JOIN tasks t ON t.id = live.id
      WHERE ($1::uuid IS NULL OR c.org_id = $1) AND ($2::text IS NULL OR c.dag_name = $2)
+       AND NOT EXISTS (SELECT FROM release_members m WHERE m.dag_version_id = j.dag_version_id AND m.builds)
      ORDER BY t.id
        FOR NO KEY UPDATE OF t
 ), canceled AS (
     UPDATE tasks t
        SET status = 'Canceled', completed_at = now(), lease_expires_at = NULL, next_retry_at = NULL,
-           error_message = NULL, fault = NULL, cancel_reason = 'another version of the DAG was activated'
+           error_message = NULL, fault = NULL, cancel_reason = 'another version of the DAG was activated',
+           dedupe_key = l.work || ':canceled:' || t.id -- free for the same work, if the version returns
       FROM retired l
      WHERE t.id = l.id AND t.status IN ('Queued', 'Running', 'Failed')
-    RETURNING t.id, t.org_id, t.attempt, t.dedupe_key, t.event_id, t.invalidation_id, t.partitions, t.input_versions,
-              l.job_id, l.name, l.active
+    RETURNING t.id, t.org_id, t.attempt, t.priority, t.history, t.event_id, t.invalidation_id, t.partitions, t.input_versions,
+              l.job_id, l.work, l.active
 ), history AS (
     UPDATE task_attempts h SET ended_at = now(), outcome = 'Canceled', error_message = NULL
       FROM canceled c
      WHERE h.task_id = c.id AND h.attempt = c.attempt AND h.ended_at IS NULL
 ), successors AS (
-    SELECT c.*, j.id AS successor, j.priority, j.max_attempts, j.timeout_seconds, j.max_concurrency, j.runtime,
-           regexp_replace(c.dedupe_key, ':instead:.*$', '') AS work
+    SELECT c.*, j.id AS successor, j.max_attempts, j.timeout_seconds, j.max_concurrency, j.runtime
       FROM canceled c
       JOIN jobs old ON old.id = c.job_id
-      JOIN jobs j ON j.dag_version_id = c.active AND j.name = c.name AND j.activation = 'reactive'
-                 AND j.output_datasets = old.output_datasets
-     WHERE c.dedupe_key IS NOT NULL
-       -- A job without outputs is the same if its own hash is.
-       AND (old.output_datasets <> '{}' OR old.config_hash = j.config_hash)
-       AND NOT EXISTS (
-           SELECT FROM dag_version_datasets was
-             JOIN dag_version_datasets served
-               ON served.dag_version_id = j.dag_version_id AND served.dataset_uuid = was.dataset_uuid
-            WHERE was.dag_version_id = old.dag_version_id AND was.dataset_uuid = ANY (old.output_datasets)
-              AND was.dataset_version <> served.dataset_version)
+      JOIN jobs j ON j.dag_version_id = c.active AND j.lineage_id = old.lineage_id
+                 AND j.source ->> 'kind' IS DISTINCT FROM 'always_on'
+     WHERE c.work IS NOT NULL
        -- An invalidation of a generation that is no longer current is dropped.
        AND (c.invalidation_id IS NULL OR EXISTS (
            SELECT FROM data_invalidations v
@@ -200,55 +217,36 @@ WITH live AS (
             WHERE v.id = c.invalidation_id))
 ), created AS (
     INSERT INTO tasks (org_id, job_id, priority, max_attempts, timeout_seconds, dedupe_key, event_id, invalidation_id,
-                       partitions, input_versions, woken_at)
-    SELECT org_id, successor, priority, max_attempts, timeout_seconds,
-           -- After a return to an older version, its canceled task holds the plain key.
-           CASE WHEN EXISTS (SELECT FROM tasks k WHERE k.job_id = successor AND k.dedupe_key = work)
-                THEN work || ':instead:' || id ELSE work END,
-           event_id, invalidation_id, partitions, input_versions,
-           CASE WHEN max_concurrency IS NULL THEN now() END
+                       history, partitions, input_versions, woken_at)
+    SELECT org_id, successor, priority, max_attempts, timeout_seconds, work, event_id, invalidation_id, history, partitions,
+           input_versions, CASE WHEN max_concurrency IS NULL THEN now() END
       FROM successors
     ON CONFLICT (job_id, dedupe_key) WHERE dedupe_key IS NOT NULL DO NOTHING
-    RETURNING id, org_id, job_id, invalidation_id, woken_at
+    RETURNING id, org_id, job_id, priority, invalidation_id, woken_at
 ), shares AS (
     INSERT INTO data_invalidation_jobs (invalidation_id, job_id, org_id, task_id)
     SELECT invalidation_id, job_id, org_id, id FROM created WHERE invalidation_id IS NOT NULL
     ON CONFLICT (invalidation_id, job_id) DO UPDATE SET task_id = excluded.task_id
 ), entries AS (
     INSERT INTO outbox (org_id, kind, payload)
-    SELECT m.org_id, 'enqueue_task', jsonb_build_object('task_id', m.id, 'runtime', j.runtime)
+    SELECT m.org_id, 'enqueue_task', wake_up_of(m.id, j.runtime, m.priority, m.org_id, m.job_id)
       FROM created m JOIN jobs j ON j.id = m.job_id
      WHERE m.woken_at IS NOT NULL
 )
 SELECT (SELECT count(*) FROM canceled) AS canceled, (SELECT count(*) FROM created) AS made_again;
 
 -- name: copy_state
--- Copies cursors and operator state of unchanged jobs from the former version ($2) to the new one ($3). A source that
--- still drains since the new version was last active keeps its own state: the same source of the former version has
--- waited for it and not run, so its state is older.
-WITH successors AS (
-    SELECT old.id AS old_id, j.id AS successor
-      FROM jobs old
-      JOIN jobs j ON j.dag_version_id = $3 AND j.name = old.name AND j.output_datasets = old.output_datasets
-     WHERE old.org_id = $1 AND old.dag_version_id = $2
-       AND (old.output_datasets <> '{}' OR old.config_hash = j.config_hash)
-       AND NOT EXISTS (
-           SELECT FROM dag_version_datasets was
-             JOIN dag_version_datasets served
-               ON served.dag_version_id = $3 AND served.dataset_uuid = was.dataset_uuid
-            WHERE was.dag_version_id = $2 AND was.dataset_uuid = ANY (old.output_datasets)
-              AND was.dataset_version <> served.dataset_version)
-), cursors AS (
-    INSERT INTO dataset_cursors (job_id, dataset_uuid, dataset_version, org_id, cursor_value)
-    SELECT h.successor, c.dataset_uuid, c.dataset_version, c.org_id, c.cursor_value
-      FROM successors h JOIN dataset_cursors c ON c.job_id = h.old_id
-    ON CONFLICT (job_id, dataset_uuid, dataset_version) DO UPDATE
-       SET cursor_value = greatest(dataset_cursors.cursor_value, excluded.cursor_value), updated_at = now()
-)
+-- Copies operator state to the jobs of a version that is activated ($2), from the job of the same lineage that wrote its
+-- own last. A source that still drains since the version was last active keeps its own state: the same source of the
+-- former version has waited for it and not run, so its state is older.
 INSERT INTO operator_state (org_id, job_id, state_key, state)
-SELECT s.org_id, h.successor, s.state_key, s.state
-  FROM successors h JOIN operator_state s ON s.job_id = h.old_id
- WHERE NOT EXISTS (SELECT FROM sources d WHERE d.job_id = h.successor AND d.state = 'Draining')
+SELECT DISTINCT ON (j.id, s.state_key) j.org_id, j.id, s.state_key, s.state
+  FROM jobs j
+  JOIN jobs same ON same.lineage_id = j.lineage_id
+  JOIN operator_state s ON s.job_id = same.id
+ WHERE j.org_id = $1 AND j.dag_version_id = $2
+   AND NOT EXISTS (SELECT FROM sources d WHERE d.job_id = j.id AND d.state = 'Draining')
+ ORDER BY j.id, s.state_key, s.updated_at DESC, same.id = j.id DESC
 ON CONFLICT (org_id, job_id, state_key) DO UPDATE SET state = excluded.state, updated_at = now();
 
 -- name: list_dags
@@ -284,8 +282,15 @@ SELECT j.name, j.activation::text, j.runtime, j.operator, j.source ->> 'kind' AS
        (SELECT count(*) FROM tasks t WHERE t.job_id = j.id AND t.status = 'Queued') AS queued,
        (SELECT count(*) FROM tasks t
          WHERE t.job_id = j.id AND t.status IN ('Queued', 'Running') AND t.woken_at IS NOT NULL) AS in_flight,
+       CASE WHEN j.activation = 'reactive' THEN
+           CASE WHEN EXISTS (SELECT FROM tasks t WHERE t.job_id = j.id AND t.status = 'Queued')
+                  OR EXISTS (SELECT FROM tasks t
+                              WHERE t.job_id = j.id AND t.status IN ('Queued', 'Running') AND t.woken_at IS NOT NULL)
+                THEN 'Running' ELSE 'Idle' END END AS state,
        (SELECT extract(epoch FROM now() - min(t.queued_at))::float8 FROM tasks t
-         WHERE t.job_id = j.id AND t.status = 'Queued') AS oldest_seconds
+         WHERE t.job_id = j.id AND t.status = 'Queued') AS oldest_seconds,
+       EXISTS (SELECT FROM paused_jobs p WHERE p.job_id = j.id) AS paused,
+       (SELECT count(*) FROM held_events h WHERE h.job_id = j.id) AS held
   FROM jobs j
   LEFT JOIN sources s ON s.job_id = j.id
  WHERE j.org_id = $1 AND j.dag_version_id = $2
@@ -294,3 +299,50 @@ SELECT j.name, j.activation::text, j.runtime, j.operator, j.source ->> 'kind' AS
 -- name: list_role_slugs
 -- The roles of an organisation, by which datasets are shared.
 SELECT slug FROM org_roles WHERE org_id = $1;
+
+-- name: find_active
+-- The active version of a DAG, if it has one; no row: the DAG does not exist.
+SELECT c.dag_version_id
+  FROM dag_versions v
+  LEFT JOIN dag_current_versions c ON c.org_id = v.org_id AND c.dag_name = v.dag_name
+ WHERE v.org_id = $1 AND v.dag_name = $2
+ LIMIT 1;
+
+-- name: clear_current_version
+-- Makes no version of a DAG the current one; a trigger makes its edges not live.
+DELETE FROM dag_current_versions WHERE org_id = $1 AND dag_name = $2;
+
+-- name: cancel_inactive_tasks
+-- Cancels tasks of DAGs without an active version, so that they cannot commit; a source's running task may drain. NULL: of
+-- all organisations and DAGs. How many.
+WITH live AS (
+    -- Three selects, because each has a partial index of its own.
+    SELECT id, job_id FROM tasks WHERE status = 'Queued'
+    UNION ALL
+    SELECT id, job_id FROM tasks
+     WHERE status = 'Running' AND NOT EXISTS (SELECT FROM sources s WHERE s.task_id = tasks.id)
+    UNION ALL
+    SELECT id, job_id FROM tasks WHERE status = 'Failed' AND next_retry_at IS NOT NULL
+), inactive AS (
+    SELECT t.id
+      FROM live
+      JOIN jobs j ON j.id = live.job_id
+      JOIN tasks t ON t.id = live.id
+     WHERE ($1::uuid IS NULL OR j.org_id = $1) AND ($2::text IS NULL OR j.dag_name = $2)
+       AND NOT EXISTS (SELECT FROM dag_current_versions c WHERE c.org_id = j.org_id AND c.dag_name = j.dag_name)
+       AND NOT EXISTS (SELECT FROM release_members m WHERE m.dag_version_id = j.dag_version_id AND m.builds)
+     ORDER BY t.id
+       FOR NO KEY UPDATE OF t
+), canceled AS (
+    UPDATE tasks t
+       SET status = 'Canceled', completed_at = now(), lease_expires_at = NULL, next_retry_at = NULL,
+           error_message = NULL, fault = NULL, cancel_reason = 'the DAG was deactivated'
+      FROM inactive i
+     WHERE t.id = i.id AND t.status IN ('Queued', 'Running', 'Failed')
+    RETURNING t.id, t.attempt
+), history AS (
+    UPDATE task_attempts h SET ended_at = now(), outcome = 'Canceled', error_message = NULL
+      FROM canceled c
+     WHERE h.task_id = c.id AND h.attempt = c.attempt AND h.ended_at IS NULL
+)
+SELECT count(*) FROM canceled;

@@ -6,9 +6,10 @@ WITH new_events AS (
         AS v (event_id, dataset_uuid, dataset_version, scope, kind, cursor_value, partition_key, range_start, range_stop)
 ), stored AS (
     INSERT INTO events (id, org_id, origin, kind, producer_attempt, producer_run_id, producer_task_id, dataset_uuid,
-                        dataset_version, scope, cursor_value, partition_key, block_range, disposition, audit_reason)
+                        dataset_version, scope, cursor_value, partition_key, block_range, history, disposition, audit_reason)
     SELECT v.event_id, $1, 'task', v.kind::event_kind, $3, $2, $2, v.dataset_uuid, v.dataset_version, v.scope,
            v.cursor_value, v.partition_key, CASE WHEN v.range_start IS NOT NULL THEN int8range(v.range_start, v.range_stop) END,
+           coalesce((SELECT t.history FROM tasks t WHERE t.id = $2), false),
            CASE WHEN served.dataset_version IS NULL THEN 'AuditOnly' ELSE 'Route' END::disposition,
            CASE WHEN served.dataset_version IS NULL THEN 'not the current generation' END
       FROM new_events v
@@ -28,9 +29,9 @@ SELECT count(*) FROM stored;
 -- name: store_invalidation
 -- A part of a generation that no longer holds, once, with an outbox entry to route it.
 WITH stored AS (
-    INSERT INTO data_invalidations (id, org_id, dataset_uuid, dataset_version, block_range, reason, follows_commit,
-                                    producer_task_id, producer_attempt, requested_by, disposition, audit_reason)
-    SELECT $1, $2, $3, $4, int8range($5, $6), $7, $8, $9, $10, $11,
+    INSERT INTO data_invalidations (id, org_id, dataset_uuid, dataset_version, block_range, partition_key, reason,
+                                    follows_commit, producer_task_id, producer_attempt, requested_by, disposition, audit_reason)
+    SELECT $1, $2, $3, $4, CASE WHEN $5::bigint IS NOT NULL THEN int8range($5, $6) END, $12, $7, $8, $9, $10, $11,
            CASE WHEN served.dataset_version IS NULL THEN 'AuditOnly' ELSE 'Route' END::disposition,
            CASE WHEN served.dataset_version IS NULL THEN 'not the current generation' END
       FROM datasets d
@@ -46,6 +47,11 @@ WITH stored AS (
       FROM stored WHERE disposition = 'Route'
 )
 SELECT count(*) FROM stored;
+
+-- name: has_partition
+-- Whether a generation ($1, $2) has a partition with this key ($3), or had an event about it.
+SELECT EXISTS (SELECT FROM partition_versions p WHERE p.dataset_version = $2 AND p.partition_key = $3 AND p.valid_to IS NULL)
+    OR EXISTS (SELECT FROM events e WHERE e.dataset_uuid = $1 AND e.dataset_version = $2 AND e.partition_key = $3);
 
 -- name: is_published
 -- Whether this batch has been published before.

@@ -8,6 +8,17 @@ SELECT o.slug AS org, j.dag_name AS dag, j.name AS job, sum(q.depth)::float8 AS 
   JOIN orgs o ON o.id = j.org_id
  GROUP BY o.slug, j.dag_name, j.name;
 
+-- name: in_flight
+-- Tasks by operator and runtime: woken and not claimed yet, running, and waiting for a slot. Always-on sources are left out.
+SELECT j.operator, j.runtime, s.state, sum(s.tasks)::float8 AS tasks
+  FROM (SELECT job_id, CASE WHEN status = 'Running' THEN 'running' ELSE 'woken' END AS state, count(*) AS tasks
+          FROM tasks WHERE status IN ('Queued', 'Running') AND woken_at IS NOT NULL GROUP BY 1, 2
+        UNION ALL
+        SELECT job_id, 'waiting', count(*) FROM tasks WHERE status = 'Queued' AND woken_at IS NULL GROUP BY 1) s
+  JOIN jobs j ON j.id = s.job_id
+ WHERE j.source ->> 'kind' IS DISTINCT FROM 'always_on'
+ GROUP BY 1, 2, 3;
+
 -- name: outbox_pending
 -- Outbox entries that are not done, and how long the oldest has been due; entries in process count until they are done.
 SELECT k.kind::text, coalesce(p.depth, 0)::float8 AS depth,
@@ -39,3 +50,18 @@ SELECT k.state::text, count(s.job_id)::float8 AS count
   FROM unnest(enum_range(NULL::source_state)) AS k (state)
   LEFT JOIN sources s ON s.state = k.state
  GROUP BY k.state;
+
+-- name: paused
+-- Jobs that get no new tasks, by reason.
+SELECT DISTINCT o.slug AS org, j.dag_name AS dag, j.name AS job, p.reason::text
+  FROM paused_jobs p
+  JOIN jobs j ON j.id = p.job_id
+  JOIN orgs o ON o.id = j.org_id;
+
+-- name: held
+-- What waits for paused jobs.
+SELECT o.slug AS org, j.dag_name AS dag, j.name AS job, sum(h.held)::float8 AS held
+  FROM (SELECT job_id, count(*) AS held FROM held_events GROUP BY job_id) h
+  JOIN jobs j ON j.id = h.job_id
+  JOIN orgs o ON o.id = j.org_id
+ GROUP BY o.slug, j.dag_name, j.name;

@@ -14,9 +14,9 @@ SELECT pg_advisory_xact_lock_shared(hashtextextended('trace activate ' || t.org_
  WHERE t.id = $1;
 
 -- name: serves
--- Whether the task's version is the active one. Read under the lock: the statement that takes it sees an older snapshot.
+-- Whether the task's version is active, or built by a release. Read under the lock: the statement that takes it sees an older snapshot.
 SELECT EXISTS (
     SELECT FROM tasks t
       JOIN jobs j ON j.id = t.job_id
-      JOIN dag_current_versions c ON c.dag_version_id = j.dag_version_id
+      JOIN running_versions c ON c.dag_version_id = j.dag_version_id
      WHERE t.id = $1);

@@ -109,10 +109,10 @@ WITH due AS (
            woken_at = CASE WHEN j.max_concurrency IS NULL THEN now() END
       FROM due, jobs j
      WHERE t.id = due.id AND (t.status = 'Failed') IS TRUE AND j.id = t.job_id
-    RETURNING t.id, t.org_id, t.woken_at, j.runtime
+    RETURNING t.id, t.org_id, t.job_id, t.priority, t.woken_at, j.runtime
 ), entries AS (
     INSERT INTO outbox (org_id, kind, payload)
-    SELECT org_id, 'enqueue_task', jsonb_build_object('task_id', id, 'runtime', runtime)
+    SELECT org_id, 'enqueue_task', wake_up_of(id, runtime, priority, org_id, job_id)
       FROM again WHERE woken_at IS NOT NULL
 )
 SELECT count(*) FROM again;
@@ -154,10 +154,99 @@ WITH again AS (
            completion_answer = NULL, woken_at = CASE WHEN j.max_concurrency IS NULL THEN now() END
       FROM jobs j
      WHERE t.id = $1 AND t.org_id = $2 AND t.status = 'Failed' AND j.id = t.job_id
-    RETURNING t.id, t.org_id, t.attempt, t.woken_at, j.runtime
+    RETURNING t.id, t.org_id, t.job_id, t.priority, t.attempt, t.woken_at, j.runtime
 ), entries AS (
     INSERT INTO outbox (org_id, kind, payload)
-    SELECT org_id, 'enqueue_task', jsonb_build_object('task_id', id, 'runtime', runtime)
+    SELECT org_id, 'enqueue_task', wake_up_of(id, runtime, priority, org_id, job_id)
       FROM again WHERE woken_at IS NOT NULL
 )
 SELECT attempt FROM again;
+
+
+-- name: count_tasks_to_cancel
+-- How many tasks of a DAG ($2), of a job ($3) and in a state ($4) would be canceled. Sources are left out: canceled, they
+-- would start again.
+SELECT count(*)
+  FROM tasks t
+  JOIN jobs j ON j.id = t.job_id
+ WHERE t.org_id = $1
+   AND (t.status IN ('Queued', 'Running') OR (t.status = 'Failed' AND t.next_retry_at IS NOT NULL))
+   AND ($2::text IS NULL OR j.dag_name = $2)
+   AND ($3::text IS NULL OR j.name = $3)
+   AND ($4::text IS NULL OR t.status = $4::text::task_status)
+   AND j.source ->> 'kind' IS DISTINCT FROM 'always_on';
+
+-- name: cancel_tasks
+-- Ends up to $6 of those tasks, in the order in which every statement locks tasks. The states that they were in.
+WITH chosen AS MATERIALIZED (
+    SELECT t.id
+      FROM tasks t
+      JOIN jobs j ON j.id = t.job_id
+     WHERE t.org_id = $1
+       AND (t.status IN ('Queued', 'Running') OR (t.status = 'Failed' AND t.next_retry_at IS NOT NULL))
+       AND ($2::text IS NULL OR j.dag_name = $2)
+       AND ($3::text IS NULL OR j.name = $3)
+       AND ($4::text IS NULL OR t.status = $4::text::task_status)
+       AND j.source ->> 'kind' IS DISTINCT FROM 'always_on'
+     ORDER BY t.id
+     LIMIT $6
+       FOR NO KEY UPDATE OF t
+), ended AS (
+    UPDATE tasks t
+       SET status = 'Canceled', completed_at = now(), lease_expires_at = NULL, next_retry_at = NULL,
+           error_message = NULL, fault = NULL, cancel_reason = $5
+      FROM chosen c
+     WHERE t.id = c.id
+       AND (t.status IN ('Queued', 'Running') OR (t.status = 'Failed' AND t.next_retry_at IS NOT NULL))
+    RETURNING t.id, t.attempt, old.status AS was
+), history AS (
+    UPDATE task_attempts h SET ended_at = now(), outcome = 'Canceled', error_message = NULL
+      FROM ended e
+     WHERE h.task_id = e.id AND h.attempt = e.attempt AND h.ended_at IS NULL
+)
+SELECT was::text, count(*) FROM ended GROUP BY was;
+
+-- name: count_tasks_to_retry
+-- How many tasks of a DAG ($2) and of a job ($3) failed for good, of jobs of active versions. Sources are left out: they
+-- are restarted.
+SELECT count(*)
+  FROM tasks t
+  JOIN jobs j ON j.id = t.job_id
+  JOIN running_versions v
+    ON v.org_id = j.org_id AND v.dag_name = j.dag_name AND v.dag_version_id = j.dag_version_id
+ WHERE t.org_id = $1 AND t.status = 'Failed' AND t.next_retry_at IS NULL
+   AND ($2::text IS NULL OR j.dag_name = $2)
+   AND ($3::text IS NULL OR j.name = $3)
+   AND j.source ->> 'kind' IS DISTINCT FROM 'always_on';
+
+-- name: revive_tasks
+-- One more attempt of up to $4 of those tasks; how many.
+WITH chosen AS MATERIALIZED (
+    SELECT t.id
+      FROM tasks t
+      JOIN jobs j ON j.id = t.job_id
+      JOIN running_versions v
+        ON v.org_id = j.org_id AND v.dag_name = j.dag_name AND v.dag_version_id = j.dag_version_id
+     WHERE t.org_id = $1 AND t.status = 'Failed' AND t.next_retry_at IS NULL
+       AND ($2::text IS NULL OR j.dag_name = $2)
+       AND ($3::text IS NULL OR j.name = $3)
+       AND j.source ->> 'kind' IS DISTINCT FROM 'always_on'
+     ORDER BY t.id
+     LIMIT $4
+       FOR NO KEY UPDATE OF t
+), again AS (
+    UPDATE tasks t
+       SET status = 'Queued', attempt = t.attempt + 1,
+           max_attempts = greatest(t.max_attempts, t.attempt + 1 - t.platform_failures),
+           queued_at = now(), next_retry_at = NULL, error_message = NULL, fault = NULL, lease_token = NULL, worker_id = NULL,
+           started_at = NULL, last_heartbeat = NULL, progress = NULL, completed_at = NULL, completion_hash = NULL,
+           completion_answer = NULL, woken_at = CASE WHEN j.max_concurrency IS NULL THEN now() END
+      FROM chosen c, jobs j
+     WHERE t.id = c.id AND j.id = t.job_id AND t.status = 'Failed' AND t.next_retry_at IS NULL
+    RETURNING t.id, t.org_id, t.job_id, t.priority, t.woken_at, j.runtime
+), entries AS (
+    INSERT INTO outbox (org_id, kind, payload)
+    SELECT org_id, 'enqueue_task', wake_up_of(id, runtime, priority, org_id, job_id)
+      FROM again WHERE woken_at IS NOT NULL
+)
+SELECT count(*) FROM again;

@@ -46,6 +46,7 @@ WITH outstanding AS MATERIALIZED (
        AND served.dataset_version = e.dataset_version
       JOIN job_inputs i ON i.dataset_uuid = e.dataset_uuid AND i.live AND i.triggers
       JOIN jobs j ON j.id = i.job_id AND j.org_id = e.org_id AND j.activation = 'reactive'
+                 AND (j.takes_history OR NOT e.history)
       JOIN dag_current_versions reads ON reads.org_id = j.org_id AND reads.dag_name = j.dag_name
      -- An event that was routed before the reader's version became active was not for it.
      WHERE e.routed_at >= reads.updated_at
@@ -55,15 +56,17 @@ WITH outstanding AS MATERIALIZED (
               AND t.dedupe_key = event_task_key(
                   e.kind, e.dataset_uuid, e.dataset_version, e.cursor_value, e.partition_key, e.block_range, e.commit_number))
        AND NOT EXISTS (SELECT FROM held_events h WHERE h.job_id = j.id AND h.event_id = e.id)
+       AND NOT has_processed(j.id, e.dataset_version, e.partition_key, e.cursor_value, e.commit_number, e.created_at)
      GROUP BY e.id, e.org_id
 ), lost AS (
-    SELECT id, org_id, jobs FROM lacking
+    SELECT id, org_id, jobs, NULL AS lost FROM lacking
     UNION ALL
-    SELECT e.id, e.org_id, NULL FROM recent e
+    SELECT e.id, e.org_id, NULL, true FROM recent e
      WHERE e.routed_at IS NULL AND NOT EXISTS (SELECT FROM held_events h WHERE h.event_id = e.id)
 ), entries AS (
     INSERT INTO outbox (org_id, kind, payload, dedupe_key)
-    SELECT org_id, 'route_event', jsonb_strip_nulls(jsonb_build_object('event_id', id, 'jobs', jobs)), 'again:event:' || id
+    SELECT org_id, 'route_event', jsonb_strip_nulls(jsonb_build_object('event_id', id, 'jobs', jobs, 'lost', lost)),
+           'again:event:' || id
       FROM lost
      WHERE NOT EXISTS (SELECT FROM outstanding o WHERE o.event_id = lost.id::text)
     ON CONFLICT (dedupe_key) WHERE dedupe_key IS NOT NULL AND status IN ('Pending', 'Processing') DO NOTHING
@@ -93,10 +96,12 @@ SELECT c.dataset_uuid, c.number, c.org_id, c.dataset_version, c.task_id, c.attem
           AND e.dataset_version = c.dataset_version AND coalesce(e.commit_number, c.number) = c.number);
 
 -- name: list_partitions
--- The partitions that these commits ($1: datasets, $2: numbers) wrote and that are still current.
-SELECT p.dataset_uuid, p.valid_from AS number, p.partition_key, lower(p.block_range) AS start, upper(p.block_range) AS stop
+-- The partitions that these commits ($1: datasets, $2: numbers) changed and whose content is still current.
+SELECT p.dataset_uuid, c.number, p.partition_key, lower(p.block_range) AS start, upper(p.block_range) AS stop
   FROM unnest($1::uuid[], $2::bigint[]) AS c (dataset_uuid, number)
-  JOIN partition_versions p ON p.dataset_uuid = c.dataset_uuid AND p.valid_from = c.number
+  JOIN partition_versions p
+    ON p.dataset_uuid = c.dataset_uuid
+   AND ((p.valid_from = c.number AND p.content_since IS NULL) OR p.content_since = c.number)
  WHERE p.valid_to IS NULL;
 
 -- name: insert_events
@@ -108,11 +113,11 @@ WITH missing AS (
               partition_key, range_start, range_stop)
 ), stored AS (
     INSERT INTO events (id, org_id, origin, kind, producer_attempt, producer_run_id, producer_task_id, dataset_uuid,
-                        dataset_version, scope, cursor_value, partition_key, block_range, commit_number)
-    SELECT event_id, org_id, 'task', kind::event_kind, attempt, task_id, task_id, dataset_uuid, dataset_version, scope,
-           cursor_value, partition_key, CASE WHEN range_start IS NOT NULL THEN int8range(range_start, range_stop) END,
-           commit_number
-      FROM missing
+                        dataset_version, scope, cursor_value, partition_key, block_range, commit_number, history)
+    SELECT m.event_id, m.org_id, 'task', m.kind::event_kind, m.attempt, m.task_id, m.task_id, m.dataset_uuid,
+           m.dataset_version, m.scope, m.cursor_value, m.partition_key,
+           CASE WHEN m.range_start IS NOT NULL THEN int8range(m.range_start, m.range_stop) END, m.commit_number, t.history
+      FROM missing m JOIN tasks t ON t.id = m.task_id
     ON CONFLICT DO NOTHING
     RETURNING id, org_id
 ), entries AS (
@@ -135,7 +140,7 @@ WITH outstanding AS MATERIALIZED (
       JOIN dag_version_datasets served ON served.dag_version_id = c.dag_version_id
       JOIN data_invalidations v
         ON v.dataset_version = served.dataset_version AND v.created_at >= $1 AND v.created_at < $2
-     WHERE v.disposition = 'Route' AND v.block_range IS NOT NULL
+     WHERE v.disposition = 'Route'
 ), lacking AS (
     SELECT v.id, v.org_id, jsonb_agg(DISTINCT j.id) AS jobs
       FROM recent v
@@ -147,7 +152,8 @@ WITH outstanding AS MATERIALIZED (
            SELECT FROM tasks t
             WHERE t.job_id = j.id
               AND t.dedupe_key = concat_ws(':', 'partition', v.dataset_uuid, v.dataset_version,
-                                           block_range_key(v.block_range), 'invalidation', v.id))
+                                           v.partition_key, 'invalidation', v.id))
+       AND NOT EXISTS (SELECT FROM held_events h WHERE h.job_id = j.id AND h.invalidation_id = v.id)
      GROUP BY v.id, v.org_id
 ), lost AS (
     SELECT id, org_id, jobs FROM lacking
@@ -166,7 +172,7 @@ SELECT count(*) FROM entries;
 
 -- name: republish_wake_ups
 -- Publishes wake-ups again for queued tasks whose message must be lost: it was sent longer ago ($1) than the oldest that
--- still waits on the queue of their runtime ($2, $3). A superfluous message does no harm.
+-- still waits on the queue of their runtime and priority ($2, $3, $4). A superfluous message does no harm.
 WITH outstanding AS MATERIALIZED (
     SELECT payload ->> 'task_id' AS task_id FROM outbox WHERE status = 'Pending' AND kind = 'enqueue_task'
     UNION ALL SELECT payload ->> 'task_id' FROM outbox WHERE status = 'Processing' AND kind = 'enqueue_task'
@@ -174,18 +180,19 @@ WITH outstanding AS MATERIALIZED (
     SELECT t.id, t.org_id, j.runtime
       FROM tasks t
       JOIN jobs j ON j.id = t.job_id
-      JOIN dag_current_versions c
+      JOIN running_versions c
         ON c.org_id = j.org_id AND c.dag_name = j.dag_name AND c.dag_version_id = j.dag_version_id
-      JOIN unnest($2::text[], $3::interval[]) AS q (runtime, oldest) ON q.runtime = j.runtime
+      JOIN unnest($2::text[], $3::work_priority[], $4::interval[]) AS q (runtime, priority, oldest)
+        ON q.runtime = j.runtime AND q.priority = t.priority
      WHERE t.status = 'Queued' AND t.woken_at < now() - $1::interval - q.oldest
        AND NOT EXISTS (SELECT FROM outstanding o WHERE o.task_id = t.id::text)
        FOR NO KEY UPDATE OF t SKIP LOCKED
 ), woken AS (
     UPDATE tasks t SET woken_at = now() FROM lost
      WHERE t.id = lost.id AND (t.status = 'Queued') IS TRUE
-    RETURNING t.id, t.org_id, lost.runtime
+    RETURNING t.id, t.org_id, t.job_id, t.priority, lost.runtime
 ), entries AS (
     INSERT INTO outbox (org_id, kind, payload)
-    SELECT org_id, 'enqueue_task', jsonb_build_object('task_id', id, 'runtime', runtime) FROM woken
+    SELECT org_id, 'enqueue_task', wake_up_of(id, runtime, priority, org_id, job_id) FROM woken
 )
 SELECT count(*) FROM woken;

@@ -1,21 +1,41 @@
 -- name: list_user_tables
--- Tables of a query by published name, as far as the user may read them: the current generation, and the commit: the
--- last, or the requested one. A dataset that is shared with a role is listed for users who have the role.
-SELECT a.name, d.id AS dataset_uuid, s.dataset_version, coalesce(d.storage ->> 'kind', 'parquet') <> 'parquet' AS hot,
+-- Tables of a query by published name, as far as the user may read them: the generation and the commit. Without a moment
+-- the current generation and the last commit; of a commit, the generation that it belongs to; of a time, the generation
+-- that was served then. A dataset that is shared with a role is listed for users who have the role.
+SELECT a.name, d.id AS dataset_uuid, g.dataset_version, coalesce(d.storage ->> 'kind', 'parquet') <> 'parquet' AS hot,
        coalesce(h.last_commit, 0) AS last_commit,
        CASE WHEN a.at IS NOT NULL
             THEN coalesce((SELECT max(c.number) FROM commits c
-                            WHERE c.dataset_uuid = d.id AND c.created_at <= a.at), 0)
-            ELSE coalesce(a.as_of, h.last_commit, 0) END AS commit,
+                            WHERE c.dataset_uuid = d.id AND c.dataset_version = g.dataset_version
+                              AND c.created_at <= a.at), 0)
+            -- The last one of this generation: a release that is being built commits to another.
+            ELSE coalesce(a.as_of, (SELECT c.number FROM commits c
+                                     WHERE c.dataset_uuid = d.id AND c.dataset_version = g.dataset_version
+                                     ORDER BY c.number DESC LIMIT 1), h.last_commit, 0) END AS commit,
        CASE WHEN a.at IS NOT NULL OR a.as_of IS NOT NULL
             THEN (SELECT min(c.number) FROM commits c
-                   WHERE c.dataset_uuid = d.id AND c.dataset_version = s.dataset_version) END AS first_commit,
-       a.at IS NOT NULL OR a.as_of IS NOT NULL AS travels, NULL::jsonb AS filters
+                   WHERE c.dataset_uuid = d.id AND c.dataset_version = g.dataset_version) END AS first_commit,
+       a.at IS NOT NULL OR a.as_of IS NOT NULL AS travels,
+       CASE WHEN a.at IS NOT NULL OR a.as_of IS NOT NULL
+            THEN (SELECT max(r.up_to_commit) FROM removed_generations r WHERE r.dataset_version = g.dataset_version)
+            END AS removed_commit,
+       false AS is_foreign, NULL::jsonb AS filters
   FROM unnest($4::text[], $5::bigint[], $6::timestamptz[]) AS a (name, as_of, at)
   JOIN datasets d ON d.org_id = $1 AND d.name = a.name
   JOIN dag_current_versions v ON v.org_id = d.org_id AND v.dag_name = d.producer_dag_name
   JOIN dag_version_datasets s ON s.dag_version_id = v.dag_version_id AND s.dataset_uuid = d.id
   LEFT JOIN dataset_heads h ON h.dataset_uuid = d.id
+  CROSS JOIN LATERAL (SELECT coalesce(
+      CASE WHEN a.as_of IS NOT NULL
+           THEN (SELECT c.dataset_version FROM commits c WHERE c.dataset_uuid = d.id AND c.number = a.as_of)
+           WHEN a.at IS NOT NULL
+           THEN (SELECT p.dataset_version
+                   FROM dag_activations n
+                   JOIN dag_version_datasets p ON p.dag_version_id = n.dag_version_id AND p.dataset_uuid = d.id
+                  WHERE n.org_id = d.org_id AND n.dag_name = d.producer_dag_name AND n.since <= a.at
+                    AND (n.until IS NULL OR n.until > a.at)
+                  ORDER BY n.since DESC LIMIT 1) END,
+      s.dataset_version) AS dataset_version) g
  WHERE d.visibility = 'org'
     OR d.visibility = 'roles' AND ($3 OR EXISTS (
            SELECT FROM org_role_memberships m JOIN org_roles r ON r.id = m.role_id
@@ -42,12 +62,16 @@ SELECT a.name, d.id AS dataset_uuid, v.id AS dataset_version,
        coalesce(d.storage ->> 'kind', 'parquet') <> 'parquet' AS hot, a.pinned AS last_commit,
        CASE WHEN a.at IS NOT NULL
             THEN coalesce((SELECT max(c.number) FROM commits c
-                            WHERE c.dataset_uuid = d.id AND c.created_at <= a.at AND c.number <= a.pinned), 0)
+                            WHERE c.dataset_uuid = d.id AND c.dataset_version = v.id AND c.created_at <= a.at
+                              AND c.number <= a.pinned), 0)
             ELSE coalesce(a.as_of, a.pinned) END AS commit,
        CASE WHEN a.at IS NOT NULL OR a.as_of IS NOT NULL
             THEN (SELECT min(c.number) FROM commits c
                    WHERE c.dataset_uuid = d.id AND c.dataset_version = v.id) END AS first_commit,
-       a.at IS NOT NULL OR a.as_of IS NOT NULL AS travels,
+       a.at IS NOT NULL OR a.as_of IS NOT NULL AS travels, NULL::bigint AS removed_commit,
+       a.as_of IS NOT NULL AND EXISTS (
+           SELECT FROM commits c
+            WHERE c.dataset_uuid = d.id AND c.number = a.as_of AND c.dataset_version <> v.id) AS is_foreign,
        (SELECT CASE WHEN bool_and(i.where_tree IS NOT NULL) THEN jsonb_agg(i.where_tree ORDER BY i.position) END
           FROM job_inputs i WHERE i.job_id = $7 AND i.dataset_uuid = d.id) AS filters
   FROM unnest($2::text[], $3::uuid[], $4::bigint[], $5::bigint[], $6::timestamptz[])

@@ -4,7 +4,7 @@
 -- entry only, with a limit of 1. Tasks and wake-ups are created as in `complete_tasks`, by the same INSERTs: a function that
 -- writes would run in a snapshot of its own, and could not see the rows that this statement is about.
 WITH due AS (
-    SELECT id, (payload ->> 'event_id')::uuid AS event_id, payload -> 'jobs' AS jobs
+    SELECT id, (payload ->> 'event_id')::uuid AS event_id, payload -> 'jobs' AS jobs, payload ? 'lost' AS lost
       FROM outbox
      WHERE status = 'Pending' AND kind = 'route_event' AND available_at <= now() AND ($4::bigint IS NULL OR id = $4)
      ORDER BY available_at, id
@@ -13,8 +13,13 @@ WITH due AS (
 ), due_events AS (
     -- The generation may have been replaced since the event was accepted: then it is for the record only. A row for every
     -- entry, so that none of what follows has to join one list with another: that would cost the square of the batch.
-    SELECT due.id AS entry, due.jobs, e.id, e.org_id, e.dataset_uuid, e.dataset_version, e.kind, e.cursor_value,
-           e.partition_key, e.block_range, e.commit_number, served.dataset_version IS NOT NULL AS is_served
+    SELECT due.id AS entry, due.jobs, due.lost, e.id, e.org_id, e.created_at, e.dataset_uuid, e.dataset_version, e.kind,
+           e.cursor_value, e.partition_key, e.block_range, e.commit_number, e.history,
+           served.dataset_version IS NOT NULL AS is_served,
+           -- A source that emits events without a task of its own is paused by holding them.
+           CASE WHEN e.origin NOT IN ('task', 'sink') THEN (
+               SELECT p.job_id FROM jobs s JOIN paused_jobs p ON p.job_id = s.id
+                WHERE s.dag_version_id = c.dag_version_id AND s.name = d.producer_job_name LIMIT 1) END AS paused_source
       FROM due
       LEFT JOIN events e ON e.id = due.event_id
       LEFT JOIN datasets d ON d.id = e.dataset_uuid
@@ -23,28 +28,42 @@ WITH due AS (
              ON served.dag_version_id = c.dag_version_id AND served.dataset_uuid = e.dataset_uuid
             AND served.dataset_version = e.dataset_version
 ), triggered AS (
-    SELECT DISTINCT ON (e.id, j.job_id) e.*, j.job_id, j.priority, j.max_attempts, j.timeout_seconds, j.max_concurrency,
+    SELECT DISTINCT ON (e.id, j.job_id) e.*, j.job_id, j.max_attempts, j.timeout_seconds, j.max_concurrency,
+           CASE WHEN e.history THEN 'bulk' ELSE j.priority END AS priority,
+           j.holds OR (e.history AND j.holds_history) OR e.paused_source IS NOT NULL AS holds,
            event_task_key(e.kind, e.dataset_uuid, e.dataset_version, e.cursor_value, e.partition_key, e.block_range,
                           e.commit_number) AS dedupe_key
       FROM due_events e
       JOIN triggered_jobs j ON j.dataset_uuid = e.dataset_uuid AND j.org_id = e.org_id
-     WHERE e.is_served
+     WHERE e.is_served AND (j.takes_history OR NOT e.history)
        AND (e.jobs IS NULL OR e.jobs ? j.job_id::text) -- routed again for jobs that missed it, and for no others
+       -- An event whose entry was lost may have been processed: an earlier version of the job caught up with it.
+       AND NOT (e.lost AND has_processed(j.job_id, e.dataset_version, e.partition_key, e.cursor_value, e.commit_number,
+                                         e.created_at))
+), held AS (
+    -- A paused job gets no new tasks: `release_held` creates them later, in this order.
+    INSERT INTO held_events (org_id, job_id, event_id, history, waits_for)
+    SELECT org_id, job_id, id, history, coalesce(paused_source, job_id)
+      FROM triggered
+     WHERE holds
+     ORDER BY job_id, entry
+    ON CONFLICT DO NOTHING
 ), created AS (
-    INSERT INTO tasks (org_id, job_id, priority, max_attempts, timeout_seconds, dedupe_key, event_id, partitions,
+    INSERT INTO tasks (org_id, job_id, priority, max_attempts, timeout_seconds, dedupe_key, event_id, history, partitions,
                        input_versions, woken_at)
-    SELECT org_id, job_id, priority, max_attempts, timeout_seconds, dedupe_key, id,
+    SELECT org_id, job_id, priority, max_attempts, timeout_seconds, dedupe_key, id, history,
            CASE WHEN partition_key IS NOT NULL THEN ARRAY[partition_key] END,
            trigger_of(dataset_uuid, dataset_version, cursor_value, partition_key, block_range, commit_number),
            CASE WHEN max_concurrency IS NULL THEN now() END
       FROM triggered
+     WHERE NOT holds
      ORDER BY job_id, dedupe_key -- every transaction that creates the same tasks does so in this order: no deadlocks
     ON CONFLICT (job_id, dedupe_key) WHERE dedupe_key IS NOT NULL DO NOTHING
-    RETURNING id, org_id, job_id, woken_at
+    RETURNING id, org_id, job_id, priority, woken_at
 ), wake_ups AS (
     -- Taken by the replica that writes them, which publishes them at once; if it dies, they are taken again.
     INSERT INTO outbox (org_id, kind, payload, status, taken_by, taken_until, attempts)
-    SELECT c.org_id, 'enqueue_task', jsonb_build_object('task_id', c.id, 'runtime', j.runtime),
+    SELECT c.org_id, 'enqueue_task', wake_up_of(c.id, j.runtime, c.priority, c.org_id, c.job_id),
            'Processing', $2, now() + $3::interval, 1
       FROM created c JOIN jobs j ON j.id = c.job_id
      WHERE c.woken_at IS NOT NULL
@@ -72,10 +91,11 @@ SELECT (SELECT count(*) FROM due) AS events, (SELECT count(*) FROM created) AS t
   FROM set_config('synchronous_commit', 'off', true);
 
 -- name: route_invalidations
--- As for events: one task for each job over exactly the invalidated range, and a row that names the task. $4: this entry
+-- As for events: one task for each job over exactly the invalidated partition, and a row that names the task. $4: this entry
 -- only.
 WITH due AS (
-    SELECT id, (payload ->> 'invalidation_id')::uuid AS invalidation_id, payload -> 'jobs' AS jobs
+    SELECT id, (payload ->> 'invalidation_id')::uuid AS invalidation_id, payload -> 'jobs' AS jobs,
+           coalesce((payload ->> 'history')::boolean, false) AS history
       FROM outbox
      WHERE status = 'Pending' AND kind = 'route_invalidation' AND available_at <= now()
        AND ($4::bigint IS NULL OR id = $4)
@@ -84,7 +104,7 @@ WITH due AS (
        FOR UPDATE SKIP LOCKED
 ), due_invalidations AS (
     -- As above: for the record only if the generation has been replaced.
-    SELECT due.id AS entry, due.jobs, v.*, served.dataset_version IS NOT NULL AS is_served
+    SELECT due.id AS entry, due.jobs, due.history, v.*, served.dataset_version IS NOT NULL AS is_served
       FROM due
       LEFT JOIN data_invalidations v ON v.id = due.invalidation_id
       LEFT JOIN datasets d ON d.id = v.dataset_uuid
@@ -94,22 +114,29 @@ WITH due AS (
             AND served.dataset_version = v.dataset_version
 ), triggered AS (
     SELECT DISTINCT ON (v.id, j.job_id) v.id AS invalidation_id, v.org_id, v.dataset_uuid, v.dataset_version,
-           v.block_range, block_range_key(v.block_range) AS key, v.follows_commit, j.job_id, j.priority, j.max_attempts, j.timeout_seconds, j.max_concurrency
+           v.block_range, v.partition_key AS key, v.follows_commit, v.history, v.entry, j.job_id,
+           j.max_attempts, j.timeout_seconds, j.max_concurrency, CASE WHEN v.history THEN 'bulk' ELSE j.priority END AS priority,
+           j.holds OR (v.history AND j.holds_history) AS holds
       FROM due_invalidations v
       JOIN triggered_jobs j ON j.dataset_uuid = v.dataset_uuid AND j.org_id = v.org_id
      WHERE v.is_served
        AND (v.jobs IS NULL OR v.jobs ? j.job_id::text) -- as for events
+), held AS (
+    INSERT INTO held_events (org_id, job_id, invalidation_id, history, waits_for)
+    SELECT org_id, job_id, invalidation_id, history, job_id FROM triggered WHERE holds ORDER BY job_id, entry
+    ON CONFLICT DO NOTHING
 ), created AS (
-    INSERT INTO tasks (org_id, job_id, priority, max_attempts, timeout_seconds, dedupe_key, invalidation_id, partitions,
-                       input_versions, woken_at)
+    INSERT INTO tasks (org_id, job_id, priority, max_attempts, timeout_seconds, dedupe_key, invalidation_id, history,
+                       partitions, input_versions, woken_at)
     SELECT org_id, job_id, priority, max_attempts, timeout_seconds,
            concat_ws(':', 'partition', dataset_uuid, dataset_version, key, 'invalidation', invalidation_id),
-           invalidation_id, ARRAY[key],
+           invalidation_id, history, ARRAY[key],
            trigger_of(dataset_uuid, dataset_version, NULL, key, block_range, follows_commit),
            CASE WHEN max_concurrency IS NULL THEN now() END
       FROM triggered
+     WHERE NOT holds
     ON CONFLICT (job_id, dedupe_key) WHERE dedupe_key IS NOT NULL DO NOTHING
-    RETURNING id, org_id, job_id, invalidation_id, woken_at
+    RETURNING id, org_id, job_id, priority, invalidation_id, woken_at
 ), shares AS (
     INSERT INTO data_invalidation_jobs (invalidation_id, job_id, org_id, task_id)
     SELECT invalidation_id, job_id, org_id, id FROM created
@@ -117,7 +144,7 @@ WITH due AS (
 ), wake_ups AS (
     -- Taken by the replica that writes them, which publishes them at once; if it dies, they are taken again.
     INSERT INTO outbox (org_id, kind, payload, status, taken_by, taken_until, attempts)
-    SELECT c.org_id, 'enqueue_task', jsonb_build_object('task_id', c.id, 'runtime', j.runtime),
+    SELECT c.org_id, 'enqueue_task', wake_up_of(c.id, j.runtime, c.priority, c.org_id, c.job_id),
            'Processing', $2, now() + $3::interval, 1
       FROM created c JOIN jobs j ON j.id = c.job_id
      WHERE c.woken_at IS NOT NULL
@@ -141,38 +168,114 @@ WITH due AS (
 SELECT (SELECT count(*) FROM due) AS events, (SELECT count(*) FROM created) AS tasks,
        (SELECT array_agg(id) FROM wake_ups) AS entries, (SELECT array_agg(payload::text) FROM wake_ups) AS payloads;
 
+-- name: lock_limits
+-- The limits that jobs share, locked until the transaction ends, before the jobs: replicas count what is in flight one after
+-- the other.
+SELECT count(*) FROM (SELECT FROM in_flight_limits ORDER BY kind, name FOR NO KEY UPDATE) AS locked;
+
 -- name: lock_slots
--- The jobs with tasks that wait for a slot (max_concurrency), locked until the transaction ends: replicas count the slots
--- of a job one after the other. In a statement of its own, because what `wake_waiting` counts must be as it is under the
--- lock, and a statement sees the past from before it waited.
+-- The jobs with tasks that wait for a slot, locked until the transaction ends: replicas count the slots of a job one after
+-- the other. In a statement of its own, because what `wake_waiting` counts must be as it is under the lock, and a statement
+-- sees the past from before it waited. One look into the index for each job, however many of its tasks wait.
+WITH RECURSIVE waiting AS (
+    (SELECT job_id FROM tasks WHERE status = 'Queued' AND woken_at IS NULL ORDER BY job_id LIMIT 1)
+    UNION ALL
+    SELECT (SELECT t.job_id FROM tasks t
+             WHERE t.status = 'Queued' AND t.woken_at IS NULL AND t.job_id > w.job_id ORDER BY t.job_id LIMIT 1)
+      FROM waiting w
+     WHERE w.job_id IS NOT NULL
+)
 SELECT j.id FROM jobs j
- WHERE j.id IN (SELECT DISTINCT job_id FROM tasks WHERE status = 'Queued' AND woken_at IS NULL)
+ WHERE j.id IN (SELECT job_id FROM waiting)
  ORDER BY j.id
    FOR NO KEY UPDATE OF j;
 
 -- name: wake_waiting
--- Tasks that wait for a slot of these jobs ($1, locked by `lock_slots`) get one each, the most urgent first, as far as
--- slots go.
-WITH full_jobs AS (
-    SELECT j.id, j.runtime, j.max_concurrency - (
-               SELECT count(*) FROM tasks f
-                WHERE f.job_id = j.id AND f.status IN ('Queued', 'Running') AND f.woken_at IS NOT NULL) AS free
+-- Tasks that wait for a slot of these jobs ($1, locked by `lock_slots`) get one each, as far as the slots of their job, their
+-- operator and their runtime go: first as many of bulk as its share of a limit is (a 21st part, at least one, and none of a
+-- limit of one), then normal ones, then bulk. The organisation that has the fewest in flight is next, and of its jobs the one
+-- that has, with its most urgent task.
+WITH limits AS (
+    SELECT l.kind, l.name, l.max_in_flight, l.max_in_flight - f.all_of_them AS free,
+           CASE WHEN l.max_in_flight > 1 THEN greatest(l.max_in_flight / 21, 1) - f.bulk ELSE 0 END AS bulk_first
+      FROM in_flight_limits l
+      CROSS JOIN LATERAL (
+          SELECT count(*) AS all_of_them, count(*) FILTER (WHERE t.priority = 'bulk') AS bulk
+            FROM jobs j JOIN tasks t ON t.job_id = j.id
+           WHERE CASE l.kind WHEN 'operator' THEN j.operator ELSE j.runtime END = l.name AND j.shares_limit
+             AND t.status IN ('Queued', 'Running') AND t.woken_at IS NOT NULL
+             AND j.source ->> 'kind' IS DISTINCT FROM 'always_on') f
+), full_jobs AS (
+    SELECT j.id, j.runtime, j.operator, o.free AS operator_free, r.free AS runtime_free,
+           least(o.bulk_first, r.bulk_first) AS bulk_first,
+           f.in_flight, least(j.max_concurrency - f.in_flight, o.free, r.free) AS free
       FROM jobs j
-     WHERE j.id = ANY ($1::uuid[])
-), turn AS (
-    SELECT t.id, t.org_id, j.runtime
+      CROSS JOIN LATERAL (
+          SELECT count(*) AS in_flight FROM tasks t
+           WHERE t.job_id = j.id AND t.status IN ('Queued', 'Running') AND t.woken_at IS NOT NULL) f
+      LEFT JOIN limits o ON o.kind = 'operator' AND o.name = j.operator
+      LEFT JOIN limits r ON r.kind = 'runtime' AND r.name = j.runtime
+     WHERE j.id = ANY ($1::uuid[]) AND NOT (j.activation = 'source' AND held_by_pressure(j.id))
+), candidates AS (
+    SELECT t.*, j.id AS job, j.runtime, j.operator, j.operator_free, j.runtime_free, j.bulk_first,
+           j.in_flight + row_number() OVER (PARTITION BY j.id, t.priority ORDER BY t.queued_at, t.id) AS turn_of_job
       FROM full_jobs j
       CROSS JOIN LATERAL (
-          SELECT w.id, w.org_id FROM tasks w
-           WHERE w.job_id = j.id AND w.status = 'Queued' AND w.woken_at IS NULL
-           ORDER BY w.priority, w.queued_at
-           LIMIT greatest(coalesce(j.free, 1000000), 0)) t
+          (SELECT w.id, w.org_id, w.priority, w.queued_at FROM tasks w
+            WHERE w.job_id = j.id AND w.status = 'Queued' AND w.woken_at IS NULL
+            ORDER BY w.priority, w.queued_at, w.id -- ids rise: tasks of one statement keep their order
+            LIMIT greatest(coalesce(j.free, 1000000), 0))
+          UNION
+          (SELECT w.id, w.org_id, w.priority, w.queued_at FROM tasks w
+            WHERE w.job_id = j.id AND w.status = 'Queued' AND w.woken_at IS NULL AND w.priority = 'bulk'
+            ORDER BY w.queued_at, w.id
+            LIMIT greatest(least(j.bulk_first, j.free), 0))) t
+), organisations AS (
+    SELECT o.org_id, (SELECT count(*) FROM jobs j JOIN tasks t ON t.job_id = j.id
+                       WHERE j.org_id = o.org_id AND j.max_concurrency IS NOT NULL
+                         AND t.status IN ('Queued', 'Running') AND t.woken_at IS NOT NULL) AS in_flight
+      FROM (SELECT DISTINCT org_id FROM candidates) o
+), turns AS (
+    SELECT c.*, o.in_flight
+           + row_number() OVER (PARTITION BY c.org_id, c.priority ORDER BY c.turn_of_job, c.queued_at, c.id) AS turn
+      FROM candidates c JOIN organisations o ON o.org_id = c.org_id
+), classes AS (
+    SELECT t.*, CASE WHEN t.priority = 'normal' THEN 1
+                     WHEN row_number() OVER (PARTITION BY t.priority, t.operator, t.runtime
+                                             ORDER BY t.turn, t.queued_at, t.id) <= t.bulk_first THEN 0
+                     ELSE 2 END AS class
+      FROM turns t
+), ranked AS (
+    SELECT c.*, row_number() OVER (PARTITION BY c.operator ORDER BY c.class, c.turn, c.queued_at, c.id) AS of_operator,
+           row_number() OVER (PARTITION BY c.runtime ORDER BY c.class, c.turn, c.queued_at, c.id) AS of_runtime,
+           row_number() OVER (PARTITION BY c.job ORDER BY c.class, c.turn_of_job) AS of_job
+      FROM classes c
+), turn AS (
+    SELECT r.id, r.runtime
+      FROM ranked r JOIN full_jobs j ON j.id = r.job
+     WHERE r.of_operator <= coalesce(r.operator_free, 1000000) AND r.of_runtime <= coalesce(r.runtime_free, 1000000)
+       AND r.of_job <= coalesce(j.free, 1000000)
 ), woken AS (
     UPDATE tasks t SET woken_at = now() FROM turn
      WHERE t.id = turn.id AND t.status = 'Queued' AND t.woken_at IS NULL
-    RETURNING t.id, t.org_id, turn.runtime
+    RETURNING t.id, t.org_id, t.job_id, t.priority, turn.runtime
 ), entries AS (
     INSERT INTO outbox (org_id, kind, payload)
-    SELECT org_id, 'enqueue_task', jsonb_build_object('task_id', id, 'runtime', runtime) FROM woken
+    SELECT org_id, 'enqueue_task', wake_up_of(id, runtime, priority, org_id, job_id) FROM woken
 )
 SELECT count(*) FROM woken;
+
+-- name: set_limits
+-- The limits of operators and runtimes are these ($1: kinds, $2: names, $3: numbers) and no others.
+WITH given AS (
+    SELECT * FROM unnest($1::text[], $2::text[], $3::int[]) AS g (kind, name, max_in_flight)
+), gone AS (
+    DELETE FROM in_flight_limits l WHERE NOT EXISTS (SELECT FROM given g WHERE g.kind = l.kind AND g.name = l.name)
+), kept AS (
+    INSERT INTO in_flight_limits (kind, name, max_in_flight) SELECT kind, name, max_in_flight FROM given ORDER BY kind, name
+    ON CONFLICT (kind, name) DO UPDATE SET max_in_flight = excluded.max_in_flight
+     WHERE in_flight_limits.max_in_flight <> excluded.max_in_flight
+)
+UPDATE jobs j SET shares_limit = NOT j.shares_limit
+ WHERE j.shares_limit <> EXISTS (
+     SELECT FROM given g WHERE (g.kind = 'operator' AND g.name = j.operator) OR (g.kind = 'runtime' AND g.name = j.runtime));

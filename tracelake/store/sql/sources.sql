@@ -67,7 +67,7 @@ WITH due AS (
         ON c.org_id = j.org_id AND c.dag_name = j.dag_name AND c.dag_version_id = j.dag_version_id
      WHERE s.state = 'Pending'
        AND NOT EXISTS (SELECT FROM source_drains WHERE until > now())
-       AND NOT EXISTS (SELECT FROM pauses p WHERE p.job_id = s.job_id AND p.until IS NULL)
+       AND NOT EXISTS (SELECT FROM paused_jobs p WHERE p.job_id = s.job_id)
        AND NOT EXISTS (
            SELECT FROM sources o JOIN jobs other ON other.id = o.job_id
             WHERE o.state = 'Draining' AND other.org_id = j.org_id AND other.dag_name = j.dag_name
@@ -100,7 +100,7 @@ WITH due AS (
     RETURNING id, job_id
 ), entries AS (
     INSERT INTO outbox (org_id, kind, payload)
-    SELECT due.org_id, 'enqueue_task', jsonb_build_object('task_id', w.id, 'runtime', due.runtime)
+    SELECT due.org_id, 'enqueue_task', wake_up_of(w.id, due.runtime, due.priority, due.org_id, due.job_id)
       FROM (SELECT id, job_id FROM again UNION ALL SELECT id, job_id FROM created) w
       JOIN due ON due.job_id = w.job_id
 ), started AS (
@@ -137,7 +137,7 @@ WITH paused AS (
     SELECT s.job_id, s.task_id, t.status = 'Queued' AS unclaimed
       FROM sources s JOIN tasks t ON t.id = s.task_id
      WHERE s.state = 'Running' AND t.status IN ('Queued', 'Running')
-       AND EXISTS (SELECT FROM pauses p WHERE p.job_id = s.job_id AND p.until IS NULL)
+       AND EXISTS (SELECT FROM paused_jobs p WHERE p.job_id = s.job_id)
      ORDER BY s.job_id
        FOR UPDATE OF s, t
 ), canceled AS (
@@ -153,7 +153,7 @@ UPDATE sources s
 -- Sources whose pause ended before they had stopped keep running.
 UPDATE sources s SET state = 'Running', state_since = now(), drain_reason = NULL
  WHERE s.state = 'Draining' AND s.drain_reason = 'pause'
-   AND NOT EXISTS (SELECT FROM pauses p WHERE p.job_id = s.job_id AND p.until IS NULL);
+   AND NOT EXISTS (SELECT FROM paused_jobs p WHERE p.job_id = s.job_id);
 
 -- name: lock_drained
 -- The organisations with drained sources, locked against activations until the transaction ends. A statement of its own,
@@ -249,19 +249,20 @@ SELECT count(*) FROM inserted;
 -- name: end_pause
 -- Ends the pause of a job.
 WITH ended AS (
-    UPDATE pauses SET until = now() WHERE org_id = $1 AND job_id = $2 AND reason = 'manual' AND until IS NULL
+    UPDATE pauses SET until = now()
+     WHERE org_id = $1 AND job_id = $2 AND reason IN ('manual', 'failure') AND until IS NULL
     RETURNING id
 )
 SELECT count(*) FROM ended;
 
 -- name: copy_pauses
--- Moves manual pauses to the jobs of the same name in the next version ($2) of the DAG.
+-- Moves pauses by a user or after a failure to the jobs of the same name in the next version ($2) of the DAG.
 UPDATE pauses p SET job_id = j.id
   FROM jobs old, jobs j
- WHERE p.job_id = old.id AND p.reason = 'manual' AND p.until IS NULL AND j.dag_version_id = $2 AND j.org_id = $1
+ WHERE p.job_id = old.id AND p.reason IN ('manual', 'failure') AND p.until IS NULL AND j.dag_version_id = $2 AND j.org_id = $1
    AND old.org_id = j.org_id AND old.dag_name = j.dag_name AND old.name = j.name AND old.id <> j.id
    AND NOT EXISTS (
-       SELECT FROM pauses o WHERE o.job_id = j.id AND o.reason = 'manual' AND o.until IS NULL);
+       SELECT FROM pauses o WHERE o.job_id = j.id AND o.reason = p.reason AND o.until IS NULL);
 
 -- name: next_due
 -- Seconds until a dead source may start again, or a drain is over its limit ($1).
@@ -273,7 +274,9 @@ SELECT extract(epoch FROM min(due) - now())::float8 FROM (
 
 -- name: find_job
 -- A job by name in the active version of its DAG; a row without a job says that the DAG exists.
-SELECT c.dag_version_id AS active, j.id AS job_id, j.source ->> 'kind' AS kind
+SELECT c.dag_version_id AS active, j.id AS job_id, j.source ->> 'kind' AS kind, j.operator,
+       EXISTS (SELECT FROM pauses p
+                WHERE p.job_id = j.id AND p.reason IN ('manual', 'failure') AND p.until IS NULL) AS paused
   FROM (SELECT DISTINCT org_id, dag_name FROM dag_versions WHERE org_id = $1 AND dag_name = $2) d
   LEFT JOIN dag_current_versions c ON c.org_id = d.org_id AND c.dag_name = d.dag_name
   LEFT JOIN jobs j ON j.dag_version_id = c.dag_version_id AND j.name = $3;
@@ -315,3 +318,99 @@ SELECT d.id, served.dataset_version
   LEFT JOIN dag_current_versions c ON c.org_id = d.org_id AND c.dag_name = d.producer_dag_name
   LEFT JOIN dag_version_datasets served ON served.dag_version_id = c.dag_version_id AND served.dataset_uuid = d.id
  WHERE d.org_id = $1 AND (d.name = $2 OR d.id = $3);
+
+-- name: find_fire
+-- The task that a request has made already, in whichever version of the DAG.
+SELECT t.id, t.input_versions -> 'scope' AS scope
+  FROM jobs j JOIN tasks t ON t.job_id = j.id AND t.dedupe_key = 'fire:' || $2::uuid
+ WHERE j.org_id = $1 AND j.dag_name = $3 AND j.name = $4
+ ORDER BY t.id
+ LIMIT 1;
+
+-- name: store_fire
+-- Makes a task of a source ($2) that a user fires, for a part of it ($4), with what the user gave ($5).
+WITH created AS (
+    INSERT INTO tasks (org_id, job_id, priority, max_attempts, timeout_seconds, dedupe_key, partitions, input_versions,
+                       woken_at)
+    SELECT j.org_id, j.id, j.priority, j.max_attempts, j.timeout_seconds, 'fire:' || $3::uuid,
+           CASE WHEN $4::jsonb ? 'partition_key' THEN ARRAY[$4::jsonb ->> 'partition_key'] END,
+           fire_of('manual', NULL, NULL, $5::jsonb, $4::jsonb),
+           CASE WHEN j.max_concurrency IS NULL AND NOT held_by_pressure(j.id) THEN now() END
+      FROM jobs j WHERE j.id = $2 AND j.org_id = $1
+    RETURNING id, org_id, job_id, priority, woken_at
+), wake_ups AS (
+    INSERT INTO outbox (org_id, kind, payload)
+    SELECT c.org_id, 'enqueue_task', wake_up_of(c.id, j.runtime, c.priority, c.org_id, c.job_id)
+      FROM created c JOIN jobs j ON j.id = c.job_id
+     WHERE c.woken_at IS NOT NULL
+)
+SELECT id FROM created;
+
+-- name: list_sources
+-- The sources of active versions ($2, $3: of one DAG, and one job of it), with what is known about each.
+SELECT j.dag_name AS dag, j.name AS job, j.operator, j.runtime, j.source, s.state::text AS state,
+       (SELECT p.reason::text FROM paused_jobs p WHERE p.job_id = j.id ORDER BY p.since LIMIT 1) AS pause,
+       (SELECT min(p.since) FROM paused_jobs p WHERE p.job_id = j.id) AS paused_since,
+       last.slot AS last_slot, last.reason::text AS last_reason,
+       (SELECT count(*) FROM source_deliveries d
+         WHERE d.org_id = j.org_id AND d.dag_name = j.dag_name AND d.job_name = j.name AND d.held) AS held,
+       (SELECT count(*) FROM tasks t WHERE t.job_id = j.id AND t.status IN ('Queued', 'Running')) AS open_tasks,
+       o.slug AS org, now() AS now
+  FROM dag_current_versions c
+  JOIN orgs o ON o.id = c.org_id
+  JOIN jobs j ON j.dag_version_id = c.dag_version_id AND j.source IS NOT NULL
+  LEFT JOIN sources s ON s.job_id = j.id
+  LEFT JOIN LATERAL (SELECT x.slot, x.reason FROM source_slots x
+                      WHERE x.org_id = j.org_id AND x.dag_name = j.dag_name AND x.job_name = j.name
+                      ORDER BY x.slot DESC LIMIT 1) last ON true
+ WHERE c.org_id = $1 AND ($2::text IS NULL OR c.dag_name = $2) AND ($3::text IS NULL OR j.name = $3)
+ ORDER BY j.dag_name, j.name;
+
+-- name: list_slots
+-- The last slots of a source, the newest first, and what became of their tasks.
+SELECT x.slot, x.reason::text, x.decided_at, x.task_id, t.status::text AS task_status
+  FROM source_slots x LEFT JOIN tasks t ON t.id = x.task_id
+ WHERE x.org_id = $1 AND x.dag_name = $2 AND x.job_name = $3
+ ORDER BY x.slot DESC
+ LIMIT $4;
+
+-- name: list_deliveries
+-- Deliveries to a source, the newest first: a page begins below the last number of the page before.
+SELECT d.id, d.number, d.delivery_key AS key, d.received_at, d.size_bytes, d.held, d.body IS NULL AS pruned, d.task_id,
+       t.status::text AS task_status
+  FROM source_deliveries d LEFT JOIN tasks t ON t.id = d.task_id
+ WHERE d.org_id = $1 AND d.dag_name = $2 AND d.job_name = $3 AND ($4::bigint IS NULL OR d.number < $4)
+ ORDER BY d.number DESC
+ LIMIT $5;
+
+-- name: find_delivery
+-- The body of a delivery that is to fire once more; no row: there is none, or its body was pruned.
+SELECT d.body, d.size_bytes FROM source_deliveries d
+ WHERE d.id = $1 AND d.org_id = $2 AND d.dag_name = $3 AND d.job_name = $4 AND d.body IS NOT NULL;
+
+-- name: find_hook
+-- The webhook source of the active version, as a delivery to it needs it.
+SELECT j.org_id, j.dag_name, j.name AS job_name, j.operator, j.source
+  FROM dag_current_versions c JOIN jobs j ON j.dag_version_id = c.dag_version_id
+ WHERE c.org_id = $1 AND c.dag_name = $2 AND j.name = $3 AND j.source ->> 'kind' = 'webhook';
+
+-- name: emit_fire
+-- Events of a source ($2) that a user fires ($3: the request), each once, with a cursor that is the time in seconds.
+WITH fired AS (
+    SELECT j.*, extract(epoch FROM now())::bigint AS cursor FROM jobs j WHERE j.id = $2 AND j.org_id = $1
+), emitted AS (
+    INSERT INTO events (org_id, origin, kind, producer_run_id, dataset_uuid, dataset_version, scope, cursor_value, payload)
+    SELECT f.org_id, 'manual', 'cursor', $3, o.id, served.dataset_version, 'cursor:' || f.cursor, f.cursor, $4::jsonb
+      FROM fired f
+      CROSS JOIN LATERAL unnest(f.output_datasets) AS o (id)
+      JOIN dag_version_datasets served ON served.dag_version_id = f.dag_version_id AND served.dataset_uuid = o.id
+    RETURNING id, org_id
+), routes AS (
+    INSERT INTO outbox (org_id, kind, payload)
+    SELECT org_id, 'route_event', jsonb_build_object('event_id', id) FROM emitted
+)
+SELECT id FROM emitted;
+
+-- name: events_of_fire
+-- The events that a request to fire a source has created already.
+SELECT e.id FROM events e WHERE e.org_id = $1 AND e.producer_run_id = $2 AND e.origin = 'manual' ORDER BY e.id;

@@ -15,6 +15,16 @@ SELECT d.id AS dataset_uuid, d.name, d.visibility::text, d.producer_dag_name AS 
               AND 'role:' || r.slug = ANY (d.read_roles)))
  ORDER BY d.name IS NULL, d.name, d.producer_dag_name, d.producer_job_name, d.producer_output_index;
 
+-- name: find_dataset
+-- A dataset by uuid or name, if the user may see it.
+SELECT d.id
+  FROM datasets d
+ WHERE d.org_id = $1 AND (d.id = $4::uuid OR d.name = $5::text)
+   AND (d.visibility <> 'roles' OR $3 OR EXISTS (
+           SELECT FROM org_role_memberships m JOIN org_roles r ON r.id = m.role_id
+            WHERE m.org_id = $1 AND m.user_id = $2
+              AND 'role:' || r.slug = ANY (d.read_roles)));
+
 -- name: show_dataset
 -- A dataset by uuid or name: every generation with its current partitions, the last $6 commits, published ranges and
 -- dead batches.
@@ -30,6 +40,9 @@ SELECT jsonb_build_object(
                SELECT jsonb_agg(jsonb_build_object(
                           'dataset_version', v.id, 'storage_location', v.storage_location,
                           'config_hash', v.config_hash, 'created_at', v.created_at,
+                          'last_commit', (SELECT c.number FROM commits c
+                                           WHERE c.dataset_uuid = v.dataset_uuid AND c.dataset_version = v.id
+                                           ORDER BY c.number DESC LIMIT 1),
                           'current', EXISTS (
                               SELECT FROM dag_current_versions a
                                 JOIN dag_version_datasets s ON s.dag_version_id = a.dag_version_id

@@ -41,7 +41,7 @@ SELECT jsonb_build_object(
            'started_at', t.started_at, 'completed_at', t.completed_at, 'lease_expires_at', t.lease_expires_at,
            'last_heartbeat', t.last_heartbeat, 'next_retry_at', t.next_retry_at, 'worker', t.worker_id,
            'progress', t.progress, 'error', t.error_message, 'cancel_reason', t.cancel_reason,
-           'superseded_by', t.superseded_by,
+           'superseded_by', t.superseded_by, 'history', t.history,
            'memoized_from', t.memoized_from, 'outputs', t.outputs,
            'event', (
                SELECT jsonb_build_object(
@@ -54,7 +54,7 @@ SELECT jsonb_build_object(
            'invalidation', (
                SELECT jsonb_build_object(
                           'id', v.id, 'dataset', coalesce(d.name, d.id::text), 'dataset_uuid', v.dataset_uuid,
-                          'scope', coalesce(block_range_key(v.block_range), array_to_string(v.partition_keys, ', ')),
+                          'scope', v.partition_key,
                           'reason', v.reason, 'producer_task_id', v.producer_task_id, 'created_at', v.created_at)
                  FROM data_invalidations v JOIN datasets d ON d.id = v.dataset_uuid
                 WHERE v.id = t.invalidation_id AND v.org_id = t.org_id),
@@ -76,7 +76,7 @@ SELECT jsonb_build_object(
                SELECT jsonb_agg(jsonb_build_object(
                           'dataset', coalesce(d.name, d.id::text), 'dataset_uuid', c.dataset_uuid,
                           'dataset_version', c.dataset_version, 'commit', c.number, 'attempt', c.attempt,
-                          'rows', c.row_count, 'bytes', c.bytes, 'committed_at', c.created_at)
+                          'rows', c.row_count, 'bytes', c.bytes, 'unchanged', c.unchanged, 'committed_at', c.created_at)
                           ORDER BY c.created_at, c.dataset_uuid, c.number)
                  FROM commits c JOIN datasets d ON d.id = c.dataset_uuid
                 WHERE c.task_id = t.id AND c.org_id = t.org_id), '[]'),

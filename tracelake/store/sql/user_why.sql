@@ -1,5 +1,5 @@
 -- name: task_facts
--- What decides when a task runs, beside the task itself: slots and pauses of its job, and its outbox entry.
+-- What decides when a task runs, beside the task itself: the slots of its job, and its outbox entry.
 SELECT jsonb_build_object(
            'active', EXISTS (SELECT FROM dag_current_versions c
                               WHERE c.org_id = t.org_id AND c.dag_version_id = j.dag_version_id),
@@ -11,17 +11,22 @@ SELECT jsonb_build_object(
                            (SELECT v.dataset_uuid FROM data_invalidations v
                              WHERE v.id = t.invalidation_id AND v.org_id = t.org_id))
                      ORDER BY i.position LIMIT 1),
-           'max_concurrency', j.max_concurrency,
+           'max_concurrency', (j.scaling ->> 'max_concurrency')::integer,
+           'held', j.activation = 'source' AND held_by_pressure(j.id),
+           'shared_limit', (SELECT string_agg(format('%s of %s %s (max_in_flight)', n.in_flight, l.max_in_flight, l.kind || ' ' || l.name),
+                                              ', ' ORDER BY l.kind, l.name)
+                              FROM in_flight_limits l
+                              CROSS JOIN LATERAL (
+                                  SELECT count(*) AS in_flight FROM jobs k JOIN tasks f ON f.job_id = k.id
+                                   WHERE CASE l.kind WHEN 'operator' THEN k.operator ELSE k.runtime END = l.name
+                                     AND f.status IN ('Queued', 'Running') AND f.woken_at IS NOT NULL
+                                     AND k.source ->> 'kind' IS DISTINCT FROM 'always_on') n
+                             WHERE (l.kind = 'operator' AND l.name = j.operator) OR (l.kind = 'runtime' AND l.name = j.runtime)),
            'in_flight', (SELECT count(*) FROM tasks f
                           WHERE f.job_id = j.id AND f.status IN ('Queued', 'Running') AND f.woken_at IS NOT NULL),
            'ahead', (SELECT count(*) FROM tasks w
                       WHERE w.job_id = j.id AND w.status = 'Queued' AND w.woken_at IS NULL
                         AND (w.priority, w.queued_at) < (t.priority, t.queued_at)),
-           'pause', (SELECT jsonb_build_object('reason', p.reason, 'since', p.since, 'threshold', p.threshold,
-                                               'observed', p.observed, 'cause', cause.name)
-                       FROM pauses p LEFT JOIN jobs cause ON cause.id = p.cause_job_id
-                      WHERE p.job_id = j.id AND p.org_id = t.org_id AND p.priority = t.priority AND p.until IS NULL
-                      ORDER BY p.since LIMIT 1),
            'outbox_entry', (SELECT jsonb_build_object('id', o.id, 'status', o.status, 'attempts', o.attempts,
                                                  'available_at', o.available_at, 'last_error', o.last_error)
                          FROM (SELECT * FROM outbox WHERE status = 'Pending'
@@ -103,7 +108,8 @@ SELECT t.id, t.status::text
 -- Events of the producing job's inputs about a partition, and what became of them.
 SELECT e.id, e.created_at, e.disposition::text, e.audit_reason, e.routed_at, o.id AS outbox_entry,
        o.status::text AS entry_status, o.last_error, coalesce(d.name, d.id::text) AS dataset, h.held_at,
-       p.reason::text AS pause_reason, p.since AS paused_since, cause.name AS pause_cause
+       p.reason::text AS pause_reason, p.since AS paused_since, cause.dag_name || '.' || cause.name AS pause_cause,
+       p.threshold::float8 AS pause_limit, p.observed::float8 AS pause_observed
   FROM datasets wanted
   JOIN dag_current_versions a ON a.org_id = wanted.org_id AND a.dag_name = wanted.producer_dag_name
   JOIN jobs j ON j.dag_version_id = a.dag_version_id AND j.name = wanted.producer_job_name
@@ -111,8 +117,8 @@ SELECT e.id, e.created_at, e.disposition::text, e.audit_reason, e.routed_at, o.i
   JOIN datasets d ON d.id = i.dataset_uuid
   JOIN events e ON e.dataset_uuid = i.dataset_uuid AND e.org_id = wanted.org_id
   LEFT JOIN held_events h ON h.job_id = j.id AND h.event_id = e.id
-  LEFT JOIN LATERAL (SELECT * FROM pauses
-                      WHERE job_id = j.id AND until IS NULL AND h.event_id IS NOT NULL ORDER BY since LIMIT 1) p ON true
+  LEFT JOIN LATERAL (SELECT * FROM paused_jobs
+                      WHERE job_id = h.waits_for ORDER BY since LIMIT 1) p ON true
   LEFT JOIN jobs cause ON cause.id = p.cause_job_id
   LEFT JOIN (SELECT * FROM outbox WHERE status = 'Pending'
              UNION ALL SELECT * FROM outbox WHERE status = 'Processing'
@@ -151,11 +157,15 @@ SELECT e.id, e.created_at
 SELECT j.dag_name AS dag, j.name AS job, j.activation::text, j.source ->> 'kind' AS source,
        (SELECT array_agg(coalesce(i.name, i.id::text) ORDER BY e.position)
           FROM job_inputs e JOIN datasets i ON i.id = e.dataset_uuid WHERE e.job_id = j.id) AS inputs,
-       EXISTS (SELECT FROM pauses p WHERE p.job_id = j.id AND p.until IS NULL) AS paused,
+       p.reason::text AS pause_reason, p.since AS paused_since, cause.dag_name || '.' || cause.name AS pause_cause,
+       p.threshold::float8 AS pause_limit, p.observed::float8 AS pause_observed,
+       (SELECT count(*) FROM held_events h WHERE h.job_id = j.id) AS held,
        s.state, coalesce(s.tasks, 0) AS tasks, s.newest, s.since, t.error_message AS error
   FROM datasets d
   JOIN dag_current_versions a ON a.org_id = d.org_id AND a.dag_name = d.producer_dag_name
   JOIN jobs j ON j.dag_version_id = a.dag_version_id AND d.id = ANY (j.output_datasets)
+  LEFT JOIN LATERAL (SELECT * FROM paused_jobs WHERE job_id = j.id ORDER BY since LIMIT 1) p ON true
+  LEFT JOIN jobs cause ON cause.id = p.cause_job_id
   LEFT JOIN LATERAL (
       SELECT 'queued' AS state, count(*) AS tasks, (array_agg(q.id ORDER BY q.id DESC))[1] AS newest,
              min(q.queued_at) AS since

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 from uuid import UUID
@@ -12,14 +11,14 @@ from uuid import UUID
 import typer
 
 from tracelake.cli import printing
-from tracelake.cli.dag_file import Checked, DagFile, check_dag_file, read_dag_file
-from tracelake.cli.options import Home, Json
-from tracelake.errors import BadInput, InvalidDag, Problem
+from tracelake.cli.dag_file import Checked, DagFile, check_dag_file, problems_shown, read_dag_file, show_warnings
+from tracelake.cli.options import Home, Json, Yes
+from tracelake.errors import BadInput
 
 if TYPE_CHECKING:
-    from tracelake.wire.user_dags import DagWarning
+    from tracelake.cli.api import Remote
 
-app = typer.Typer(help="DAGs: validate, deploy, list, show, activate.", no_args_is_help=True)
+app = typer.Typer(help="DAGs: validate, deploy, list, show, activate, deactivate.", no_args_is_help=True)
 
 File = Annotated[
     str, typer.Argument(help="The DAG's YAML; `-` reads standard input.", metavar="FILE", show_default=False)
@@ -28,7 +27,8 @@ DagName = Annotated[str, typer.Argument(help="The DAG's name.", metavar="DAG", s
 VersionId = Annotated[
     UUID, typer.Argument(help="A deployed version: `trace dag show DAG` lists them.", show_default=False)
 ]
-Activate = Annotated[bool, typer.Option("--activate", help="Also make it the active version.")]
+Activate = Annotated[bool, typer.Option("--activate", help="Also make it the active version, when it is built.")]
+Now = Annotated[bool, typer.Option("--now", help="Also make it the active version, at once.")]
 Yaml = Annotated[bool, typer.Option("--yaml", help="Print only the YAML, as it was deployed.")]
 
 
@@ -38,39 +38,72 @@ def validate(file: File, json: Json = False) -> None:
 
     Operators, runtimes and wiring are checked. Whether datasets of other DAGs exist, only a running system knows.
     """
-    with _problems_shown(file, json=json):
+    with problems_shown(file, json=json):
         found = check_dag_file(read_dag_file(file))
     _print_valid(file, found, json=json)
 
 
 @app.command("deploy")
-def deploy(file: File, activate: Activate = False, home: Home = None, json: Json = False) -> None:
+def deploy(file: File, activate: Activate = False, now: Now = False, home: Home = None, json: Json = False) -> None:
     """Deploy a version of a DAG. Deploying an equal DAG again changes nothing.
+
+    With `--activate`, a version that rebuilds datasets is built beside the active one first, with all DAGs that read
+    them, and becomes active when it is complete (`trace deploy FILE --when-ready --wait`). With `--now` it becomes
+    active at once, and what it rebuilds is empty until its jobs have caught up.
 
     Code named by its folder (`udf: {folder: detector}`) is built and pushed first, as by `trace udf push`.
     """
-    from tracelake.cli import render
     from tracelake.cli.api import remote
-    from tracelake.cli.commands.data.udf import push_bundle
-    from tracelake.wire.user_dags import ActivateAnswer, ActivateRequest, DeployAnswer, DeployRequest
+    from tracelake.cli.releases import push_bundles
+    from tracelake.wire.user_releases import Plan, PlanRequest
 
-    with _problems_shown(file, json=json):
+    with problems_shown(file, json=json):
         source = read_dag_file(file)
         if source.problems:
             check_dag_file(source)  # raises with these and all other problems
         with remote(home) as gateway:
-            for bundle in source.bundles:
-                push_bundle(gateway, bundle.name, bundle.packed, quiet=json)
-            name, active = _name_in(source), None
-            # Deploying and activating are idempotent.
-            with printing.waiting(f"deploying {name}", quiet=json):
-                done = gateway.call(
-                    "deploy", DeployAnswer, body=DeployRequest(yaml=source.text), repeatable=True, dag=name
-                )
-            if activate:
-                request = ActivateRequest(dag_version_id=done.dag_version_id)
-                with printing.waiting(f"activating {len(done.jobs)} jobs", quiet=json):
-                    active = gateway.call("activate", ActivateAnswer, body=request, repeatable=True, dag=done.dag_name)
+            push_bundles(gateway, [source], quiet=json)
+            if activate or now:
+                with printing.waiting("comparing", quiet=json):
+                    plan = gateway.call("plan", Plan, body=PlanRequest(dags=[source.text]))
+                rebuilt = [row.dataset for row in plan.datasets if row.former and row.action in {"build", "reuse"}]
+                if rebuilt and not now:
+                    _release(gateway, source, json=json)
+                    return
+                _deploy(gateway, file, source, rebuilt=rebuilt, activate=True, json=json)
+            else:
+                _deploy(gateway, file, source, rebuilt=[], activate=False, json=json)
+
+
+def _release(gateway: Remote, source: DagFile, *, json: bool) -> None:
+    from tracelake.cli import render
+    from tracelake.cli.releases import follow, next_step, print_release
+    from tracelake.wire.user_releases import ReleaseAnswer, ReleaseRequest
+
+    started = gateway.call("start_release", ReleaseAnswer, body=ReleaseRequest(dags=[source.text], when_ready=True))
+    if started.release is None:  # another user's activation came between
+        render.note("it already was the active version")
+        return
+    found = follow(gateway, started.release, quiet=json, until_serving=True)
+    print_release(found, json=json)
+    if not json and (step := next_step(found)):
+        render.note(step)
+    if found.release.state != "Serving":
+        sys.exit(1)
+
+
+def _deploy(gateway: Remote, file: str, source: DagFile, *, rebuilt: Sequence[str], activate: bool, json: bool) -> None:
+    from tracelake.cli import render
+    from tracelake.wire.user_dags import ActivateAnswer, ActivateRequest, DeployAnswer, DeployRequest
+
+    name, active = _name_in(source), None
+    # Deploying and activating are idempotent.
+    with printing.waiting(f"deploying {name}", quiet=json):
+        done = gateway.call("deploy", DeployAnswer, body=DeployRequest(yaml=source.text), repeatable=True, dag=name)
+    if activate:
+        request = ActivateRequest(dag_version_id=done.dag_version_id)
+        with printing.waiting(f"activating {len(done.jobs)} jobs", quiet=json):
+            active = gateway.call("activate", ActivateAnswer, body=request, repeatable=True, dag=done.dag_name)
     if json:
         import msgspec
 
@@ -78,11 +111,13 @@ def deploy(file: File, activate: Activate = False, home: Home = None, json: Json
         return
     how = "deployed" if done.created else "already deployed, nothing changed"
     render.note(f"DAG {done.dag_name}, version {done.dag_version_id}: {how} ({len(done.jobs)} jobs)")
-    _show_warnings(file, done.warnings)
+    show_warnings(file, done.warnings)
     if active is None:
         render.note(f"  next: trace dag activate {done.dag_name} {done.dag_version_id}")
-    else:
-        render.note("it is the active version" if active.changed else "it already was the active version")
+        return
+    render.note("it is the active version" if active.changed else "it already was the active version")
+    if rebuilt:
+        render.note(f"empty until the jobs have caught up (`trace gaps {done.dag_name}`): {', '.join(rebuilt)}")
 
 
 @app.command("list")
@@ -132,7 +167,7 @@ def show(dag: DagName, yaml: Yaml = False, home: Home = None, json: Json = False
     )
     render.title("jobs")
     render.table(
-        ("job", "starts", "operator", "runtime", "reads", "writes", "queued", "in flight"),
+        ("job", "starts", "operator", "runtime", "reads", "writes", "state", "queued", "in flight", "paused"),
         [
             (
                 job.name,
@@ -141,13 +176,20 @@ def show(dag: DagName, yaml: Yaml = False, home: Home = None, json: Json = False
                 job.runtime,
                 job.inputs,
                 job.outputs,
+                job.state or "",
                 job.queued,
                 job.in_flight,
+                _paused(job.paused, job.held),
             )
             for job in found.jobs
         ],
         whole=("job",),
     )
+
+
+def _paused(paused: bool, held: int) -> str:
+    waiting = f"{held:,} events wait" if held else ""
+    return ", ".join(filter(None, ("paused" if paused else "", waiting)))
 
 
 @app.command("activate", short_help="Make a deployed version the active one.")
@@ -167,28 +209,24 @@ def activate(dag: DagName, version: VersionId, home: Home = None, json: Json = F
         render.note(f"version {version} of {dag} was active already")
 
 
-@contextmanager
-def _problems_shown(file: str, *, json: bool) -> Iterator[None]:
-    """Prints problems as compilers do, so that editors can jump to them. In JSON they are part of the error."""
-    try:
-        yield
-    except InvalidDag as error:
-        if json:
-            raise
-        for problem in error.problems:
-            printing.err.print(problem_line(file, problem), markup=False)
-        _show_warnings(file, error.warnings)
-        sys.exit(1)
+@app.command("deactivate", short_help="Stop a DAG: no tasks, no sources, no names.")
+def deactivate(dag: DagName, yes: Yes = False, home: Home = None, json: Json = False) -> None:
+    """Stop a DAG: no version serves, its tasks end, its sources drain, and its names are released.
 
+    Versions stay, and rows and files do for `retention.left_generations_days`; `trace dag activate` starts it again.
+    Refused while other DAGs read its datasets.
+    """
+    from tracelake.cli import render
+    from tracelake.cli.api import remote
+    from tracelake.cli.confirm import confirm
+    from tracelake.wire.user_dags import DeactivateAnswer
 
-def problem_line(file: str, problem: Problem | DagWarning, kind: str = "") -> str:
-    suggestion = f" ({problem.suggestion})" if problem.suggestion else ""
-    return f"{file}:{problem.line}:{problem.column}: {kind}{problem.field or 'file'}: {problem.reason}{suggestion}"
-
-
-def _show_warnings(file: str, warnings: Sequence[Problem | DagWarning]) -> None:
-    for warning in warnings:
-        printing.err.print(problem_line(file, warning, "warning: "), markup=False)
+    confirm(f"This stops DAG {dag}: its unfinished tasks are canceled, and its datasets cannot be queried.", yes=yes)
+    with remote(home) as gateway:
+        done = gateway.call("deactivate", DeactivateAnswer, repeatable=True, dag=dag)
+    stopped = f"deactivated; {done.canceled_tasks} tasks were canceled"
+    again = f"; to start it again: trace dag activate {dag} {done.former}"
+    render.answer(done, stopped + again if done.changed else "no version of it is active", in_json=json)
 
 
 def _name_in(source: DagFile) -> str:
@@ -210,7 +248,7 @@ def _print_valid(file: str, found: Checked, *, json: bool) -> None:
             {"valid": True, "unchecked": [problem.reason for problem in found.unchecked], "warnings": warnings}
         )
         return
-    _show_warnings(file, found.warnings)
+    show_warnings(file, found.warnings)
     if (dag := found.dag) is not None:
         rows = f"{len(dag.jobs)} jobs, {len(dag.publish) + len(dag.buffered)} published datasets"
         printing.out.print(f"DAG {dag.name} is valid: {rows}", markup=False)

@@ -7,14 +7,19 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tracelake.cli.options import Home, Json
+from tracelake.cli.options import Home, Json, Yes
 
 if TYPE_CHECKING:
-    from tracelake.wire.user_datasets import DatasetDetail, DatasetRow
+    from collections.abc import Iterator
 
-app = typer.Typer(help="Datasets: list, show, sample, files.", no_args_is_help=True)
+    from tracelake.cli.api import Remote
+    from tracelake.wire.user_datasets import DatasetDetail, DatasetRow
+    from tracelake.wire.user_ledger import LedgerEntry
+
+app = typer.Typer(help="Datasets: list, show, sample, files, ledger, drop.", no_args_is_help=True)
 
 Rows = Annotated[int, typer.Option("--limit", help="Number of rows.", min=1, max=1000, metavar="N")]
+After = Annotated[int, typer.Option("--after", help="Begin behind this commit.", metavar="COMMIT", min=0)]
 Dataset = Annotated[str, typer.Argument(help="Its name or uuid.", metavar="DATASET", show_default=False)]
 
 
@@ -100,6 +105,66 @@ def files(dataset: Dataset, home: Home = None, json: Json = False) -> None:
             ],
             whole=("file",),
         )
+
+
+@app.command("drop", short_help="Remove a dataset that nothing produces or reads.")
+def drop(dataset: Dataset, yes: Yes = False, home: Home = None, json: Json = False) -> None:
+    """Remove the rows and files of a dataset that no active version produces and no other DAG reads. For admins.
+
+    Its commits stay in the ledger. A version that produces it can be activated again, and builds it anew.
+    """
+    from tracelake.cli import render
+    from tracelake.cli.api import remote
+    from tracelake.cli.confirm import confirm
+    from tracelake.wire.user_datasets import DropAnswer
+
+    confirm(f"This removes all rows and files of dataset {dataset}.", yes=yes)
+    with remote(home) as gateway:
+        done = gateway.call("drop_dataset", DropAnswer, repeatable=True, dataset=dataset)
+    removed = f"{done.generations} generations are removed within some minutes"
+    render.answer(done, removed if done.generations else "it has no rows in files", in_json=json)
+
+
+@app.command("ledger")
+def ledger(dataset: Dataset, *, after: After = 0, home: Home = None, json: Json = False) -> None:
+    """List the commits of a dataset with the hashes that link them. JSON is one line per commit, with all it covers."""
+    import msgspec
+
+    from tracelake.cli import printing, render
+    from tracelake.cli.api import remote
+
+    with remote(home) as gateway:
+        entries = _ledger(gateway, dataset, after)
+        if json:
+            for entry in entries:
+                printing.as_json_line(msgspec.to_builtins(entry))
+            return
+        render.table(
+            ("commit", "at", "rows", "files", "hash", "task"),
+            [
+                (
+                    entry.commit,
+                    entry.committed_at,
+                    entry.rows,
+                    sum(len(partition.files) for partition in entry.partitions),
+                    entry.hash or "before the ledger",
+                    entry.task_id,
+                )
+                for entry in entries
+            ],
+            whole=("hash", "task"),
+        )
+
+
+def _ledger(gateway: Remote, dataset: str, after: int) -> Iterator[LedgerEntry]:
+    from tracelake.cli.api import next_page
+    from tracelake.wire.user_ledger import LedgerPage
+
+    following: int | None = after
+    while following is not None:
+        page = gateway.call("list_ledger", LedgerPage, query={"after": following}, dataset=dataset)
+        yield from page.entries
+        following = next_page(page.next, following)
 
 
 def _show(found: DatasetDetail) -> None:

@@ -1,10 +1,10 @@
-"""`trace db`: schemas of databases that you run yourself. `trace up` does this for its own."""
+"""`trace db`: schemas of databases that you run yourself (`trace up` does this for its own), and their sizes."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from pydantic import SecretStr
@@ -14,8 +14,12 @@ from tracelake.cli.options import Home, Json, settings_of
 
 if TYPE_CHECKING:
     from tracelake.store.migrate import Database
+    from tracelake.wire.user_usage import Usage
 
-app = typer.Typer(help="Schemas of databases that you run yourself.", no_args_is_help=True)
+Days = Annotated[int, typer.Option("--days", help="The age to count from.", metavar="N", min=0, max=36500)]
+THOUSAND = 1000
+
+app = typer.Typer(help="Schemas and sizes of databases.", no_args_is_help=True)
 
 
 @app.command("migrate")
@@ -35,6 +39,61 @@ def check(home: Home = None, json: Json = False) -> None:
     waiting = {database: pending(dsn, database) for database, dsn in _dsns(home).items()}
     _print_result(waiting, "waiting", json=json)
     sys.exit(1 if any(waiting.values()) else 0)
+
+
+@app.command("usage", short_help="Show the sizes of tables and datasets.")
+def usage(days: Days = 30, home: Home = None, json: Json = False) -> None:
+    """Show the size of tables and datasets, their growth, and what keeping rows for --days would delete. For admins."""
+    from tracelake.cli import render
+    from tracelake.cli.api import remote
+    from tracelake.wire.user_usage import Usage
+
+    with remote(home) as gateway:
+        found = gateway.call("show_usage", Usage, query={"days": days})
+    if json:
+        render.as_json(found)
+    else:
+        _show_usage(found)
+
+
+def _show_usage(found: Usage) -> None:
+    from tracelake.cli import render
+
+    render.title("tables of the state database")
+    render.table(
+        ("table", "size", "rows"), [(item.table, _size(item.bytes), f"{item.rows:,}") for item in found.tables]
+    )
+    render.title("files of datasets, by generation")
+    render.table(
+        ("dataset", "generation", "state", "current", "replaced", "rows", "partitions", "in 7 days"),
+        [
+            (
+                item.dataset or f"{item.dag}.{item.job}",
+                item.dataset_version,
+                "active" if item.current else "",
+                _size(item.current_bytes),
+                _size(item.replaced_bytes),
+                f"{item.current_rows:,}",
+                item.partitions,
+                f"{_size(item.week_bytes)} in {item.week_commits} commits",
+            )
+            for item in found.generations
+        ],
+        whole=("generation",),
+    )
+    render.title(f"older than {found.days} days, of which what is still needed stays")
+    render.table(
+        ("kind", "rows", "size"),
+        [(item.kind, f"{item.rows:,}", _size(item.bytes) if item.bytes else None) for item in found.older],
+    )
+
+
+def _size(number: int) -> str:
+    for unit in ("B", "kB", "MB", "GB"):
+        if number < THOUSAND:
+            return f"{number:,.0f} {unit}"
+        number = round(number / THOUSAND)
+    return f"{number:,} TB"
 
 
 def _dsns(home: Home) -> dict[Database, str]:

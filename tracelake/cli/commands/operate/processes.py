@@ -27,7 +27,7 @@ ABOUT = {
     "runner": "Runs user code in sandboxes.",
     "query": "SQL over granted datasets.",  # its verb is in `cli/commands/data/query.py`
     "gateway": "The only public listener: the user API.",
-    "scheduler": "For cron sources, which are not supported yet.",
+    "scheduler": "Have cron sources fired when they are due.",
     "delivery": "Sends alerts. Only it connects to addresses that users choose.",
 }
 

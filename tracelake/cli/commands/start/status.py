@@ -8,12 +8,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 
+import msgspec
+
 from tracelake.cli import printing
 from tracelake.cli.options import Home, Json, settings_of
 from tracelake.wire.message import Message
 
 if TYPE_CHECKING:
     from tracelake.lite.child import ChildStatus
+    from tracelake.wire.user_dags import InFlightList, PauseList
     from tracelake.wire.user_datasets import DeadBatchList
     from tracelake.wire.user_tasks import FailedTasks
 
@@ -30,6 +33,7 @@ def status(home: Home = None, json: Json = False) -> None:
     from tracelake.lite.child import ChildStatus
     from tracelake.lite.home import Home as HomeFolder
     from tracelake.lite.home import holder
+    from tracelake.wire.user_dags import InFlightList, PauseList
     from tracelake.wire.user_datasets import DeadBatchList
     from tracelake.wire.user_tasks import FailedTasks
 
@@ -44,6 +48,8 @@ def status(home: Home = None, json: Json = False) -> None:
     children = [ChildStatus(**load) for load in jsonlib.loads(folder.status.read_text())["processes"]]
     failures = _answer(folder.root, children, "failed_tasks", FailedTasks)
     dead = _answer(folder.root, children, "list_dead_batches", DeadBatchList, limit=1)
+    paused = _answer(folder.root, children, "list_pauses", PauseList)
+    in_flight = _answer(folder.root, children, "list_in_flight", InFlightList)
     if json:
         printing.as_json(
             {
@@ -53,6 +59,8 @@ def status(home: Home = None, json: Json = False) -> None:
                 "processes": [vars(child) for child in children],
                 "failed_tasks": failures and failures.failed,
                 "dead_batches": dead and dead.total,
+                "in_flight": in_flight and msgspec.to_builtins(in_flight.in_flight),
+                "paused_jobs": paused and len({(pause.dag, pause.job) for pause in paused.pauses}),
             }
         )
     else:
@@ -60,6 +68,8 @@ def status(home: Home = None, json: Json = False) -> None:
         printing.out.print(process_table(children))
         _show_failures(failures)
         _show_dead(dead)
+        _show_paused(paused)
+        _show_in_flight(in_flight)
     sys.exit(0 if all(child.state == "ready" for child in children) else 1)
 
 
@@ -98,3 +108,30 @@ def _show_dead(dead: DeadBatchList | None) -> None:
     printing.out.print(f"\n{dead.total} dead batches, which the sink refused; the newest:", markup=False)
     dead_batch_table(dead.batches)
     printing.out.print(f"`trace sink dead` lists them; {REPLAY}", markup=False)
+
+
+def _show_paused(paused: PauseList | None) -> None:
+    if paused is None or not paused.pauses:
+        return
+    jobs = {(pause.dag, pause.job): pause for pause in reversed(paused.pauses)}
+    count = "1 job is" if len(jobs) == 1 else f"{len(jobs)} jobs are"
+    first, held = paused.pauses[0], sum(pause.held for pause in jobs.values())
+    printing.out.print(
+        f"\n{count} paused, and {held:,} events wait. {first.dag}.{first.job} is {first.because}; "
+        "`trace job pauses` lists them",
+        markup=False,
+    )
+
+
+def _show_in_flight(found: InFlightList | None) -> None:
+    from tracelake.cli import render
+
+    if found is None or not found.in_flight:
+        return
+    printing.out.print("\nTasks that have not ended:", markup=False)
+    rows = [
+        (item.operator, item.runtime, item.running, item.woken, item.waiting, item.operator_limit, item.runtime_limit)
+        for item in found.in_flight
+    ]
+    heads = ("operator", "runtime", "running", "woken", "waiting for a slot", "limit of operator", "limit of runtime")
+    render.table(heads, rows, whole=("operator",))

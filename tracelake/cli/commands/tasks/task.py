@@ -9,7 +9,7 @@ from uuid import UUID
 
 import typer
 
-from tracelake.cli.options import Home, Json
+from tracelake.cli.options import Home, Json, Yes
 from tracelake.cli.task_ids import TaskId, find_task
 
 if TYPE_CHECKING:
@@ -37,6 +37,11 @@ OfAttempt = Annotated[int | None, typer.Option("--attempt", help="The attempt; d
 Follow = Annotated[bool, typer.Option("--follow", "-f", help="Follow the log until the attempt ends.")]
 Reason = Annotated[str, typer.Option("--reason", help="The reason, which is stored with the task.", metavar="TEXT")]
 
+
+OptionalTask = Annotated[
+    str | None,
+    typer.Argument(help="Its id, or the beginning of it; without one: all that the options name.", metavar="[TASK]"),
+]
 
 FOLLOW_SECONDS = 0.5
 LEVELS = {"debug": "dim", "warning": "yellow", "error": "red"}
@@ -132,31 +137,71 @@ def logs(
         render.note(f"attempt {found.attempt} has logged nothing{'' if found.ended else ' yet'}")
 
 
-@app.command("retry")
-def retry(task: TaskId, home: Home = None, json: Json = False) -> None:
-    """Give a failed task one more attempt, immediately."""
+@app.command("retry", short_help="Give failed tasks one more attempt.")
+def retry(
+    task: OptionalTask = None,
+    *,
+    dag: OfDag = None,
+    job: OfJob = None,
+    yes: Yes = False,
+    home: Home = None,
+    json: Json = False,
+) -> None:
+    """Give a failed task one more attempt, immediately; or all of a DAG or job that have failed for good."""
     from tracelake.cli import render
     from tracelake.cli.api import remote
-    from tracelake.wire.user_tasks import RetryAnswer
+    from tracelake.cli.many_tasks import change_tasks
+    from tracelake.wire.user_tasks import ManyTasksRequest, RetryAnswer
 
     with remote(home) as gateway:
+        if task is None:
+            change_tasks(gateway, "retry_tasks", ManyTasksRequest(dag=dag, job=job), "retry", yes=yes, json=json)
+            return
+        _refuse_both(dag, job)
         task_id = find_task(gateway, task)
         done = gateway.call("retry_task", RetryAnswer, task=task_id)
     render.answer(done, f"attempt {done.attempt} is queued; `trace why {task_id}` follows it", in_json=json)
 
 
-@app.command("cancel")
-def cancel(task: TaskId, reason: Reason = "canceled manually", home: Home = None, json: Json = False) -> None:
-    """Cancel a task that has not ended. If it runs, its worker is notified, and it cannot commit."""
+@app.command("cancel", short_help="Cancel tasks that have not ended.")
+def cancel(
+    task: OptionalTask = None,
+    *,
+    reason: Reason = "canceled manually",
+    dag: OfDag = None,
+    job: OfJob = None,
+    status: OfStatus = None,
+    yes: Yes = False,
+    home: Home = None,
+    json: Json = False,
+) -> None:
+    """Cancel a task that has not ended, or all of a DAG, of a job or in a state.
+
+    If it runs, its worker is notified, and it cannot commit. Sources are not canceled with others: `trace source pause`
+    stops one.
+    """
     from tracelake.cli import render
     from tracelake.cli.api import remote
-    from tracelake.wire.user_tasks import CancelAnswer, CancelRequest
+    from tracelake.cli.many_tasks import change_tasks
+    from tracelake.wire.user_tasks import CancelAnswer, CancelManyRequest, CancelRequest
 
     with remote(home) as gateway:
+        if task is None:
+            many = CancelManyRequest(dag=dag, job=job, status=status.value if status else None, reason=reason)
+            change_tasks(gateway, "cancel_tasks", many, "cancel", yes=yes, json=json)
+            return
+        _refuse_both(dag, job, status)
         done = gateway.call(
             "cancel_task", CancelAnswer, body=CancelRequest(reason=reason), task=find_task(gateway, task)
         )
     render.answer(done, "canceled" if done.changed else "it was canceled already", in_json=json)
+
+
+def _refuse_both(*filters: object) -> None:
+    from tracelake.errors import BadInput
+
+    if any(filters):
+        raise BadInput("give a task, or --dag, --job and --status, not both", where="TASK")
 
 
 def _counted(task_row: TaskRow) -> str:

@@ -1,0 +1,112 @@
+"""`trace plan`, `deploy` and `release`: what a person sees of a change, and does with it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+
+from tests.support.dispatcher.control import PULL, Org
+from tests.support.dispatcher.releases import build
+from tests.support.operators import registered
+from tests.support.systems.command_line import Running, Trace
+from tests.support.verbs import trigger
+
+pytestmark = pytest.mark.usefixtures("known_operators")
+
+MILL = """\
+name: mill
+defaults: {{runtime: ecs_platform}}
+jobs:
+  - {{name: ask, operator: pull, source: {{kind: manual}}}}
+  - {{name: grind, operator: pull, config: {{n: {0}}}, inputs: [{{from: {{job: ask}}}}]}}
+publish:
+  flour: {{job: grind}}
+"""
+
+
+@pytest.fixture(autouse=True)
+def pulling() -> Iterator[None]:
+    with registered(pull=PULL):
+        yield
+
+
+@pytest.fixture
+def changed(running: Running, trace: Trace, file: Path) -> Path:
+    """The file of a DAG that has processed a range, with a change."""
+    file.write_text(MILL.format(1))
+    said = trace("dag", "deploy", str(file), "--activate")
+    assert said.code == 0, said.err
+    assert "it is the active version" in said.out
+    org = Org(running.do(running.control.pool.fetchval("SELECT id FROM orgs LIMIT 1")), uuid4())
+    running.do(trigger(running.control, org.id, "mill", "ask", start=0, end=9, request_id=uuid4()))
+    running.do(build(running.control))
+    file.write_text(MILL.format(2))
+    return file
+
+
+def test_a_plan_prints_what_happens_to_each_dataset_and_a_hash(changed: Path, trace: Trace) -> None:
+    said = trace("plan", str(changed))
+    assert said.code == 0, said.err
+    flour = next(line for line in said.out.splitlines() if "flour" in line)
+    assert "edited" in flour
+    assert "build" in flour
+    found = trace("plan", str(changed), "--json").json
+    assert f"plan {found['hash']}" in said.out
+    changed.write_text(MILL.format(1))
+    assert "nothing changes" in trace("plan", str(changed)).out
+
+
+def test_a_release_is_built_promoted_and_rolled_back_by_verbs(changed: Path, running: Running, trace: Trace) -> None:
+    plan = trace("plan", str(changed), "--json").json["hash"]
+    said = trace("deploy", str(changed), "--plan", plan)
+    assert said.code == 0, said.err
+    assert "Building" in said.out
+    (release,) = trace("release", "list", "--json").json["releases"]
+    running.do(build(running.control))
+    shown = trace("release", "show", release["id"])
+    assert "Ready" in shown.out
+    assert f"next: trace release promote {release['id']}" in shown.out
+    said = trace("release", "promote", release["id"])
+    assert (said.code, "serves" in said.out) == (0, True), said.err
+    assert "Serving" in trace("release", "list").out
+    said = trace("release", "rollback", release["id"])
+    assert (said.code, "was rolled back" in said.out) == (0, True), said.err
+
+
+def test_refusals_say_what_to_do(changed: Path, trace: Trace) -> None:
+    said = trace("deploy", str(changed), "--plan", "0" * 64)
+    assert (said.code, "the plan has changed" in said.err, "trace plan" in said.err) == (1, True, True)
+    release = trace("deploy", str(changed), "--json").json["release"]["id"]
+    said = trace("release", "promote", release)
+    assert (said.code, "this one is Building" in said.err) == (1, True)
+    said = trace("release", "rollback", release)
+    assert (said.code, "only the release that serves" in said.err) == (1, True)
+    assert trace("release", "abandon", release, "--json").json["state"] == "Abandoned"
+    said = trace("release", "show", str(uuid4()))
+    assert (said.code, "trace release list" in said.err) == (1, True)
+
+
+def test_forcing_asks_first_and_says_what_is_missing(changed: Path, trace: Trace) -> None:
+    release = trace("deploy", str(changed), "--json").json["release"]["id"]
+    said = trace("release", "promote", release, "--force")
+    assert (said.code, "1 partitions are not built" in said.err) == (1, True)
+    assert trace("release", "promote", release, "--force", "--yes").code == 0
+
+
+def test_now_activates_at_once_and_says_what_is_empty(changed: Path, trace: Trace) -> None:
+    said = trace("dag", "deploy", str(changed), "--now")
+    assert said.code == 0, said.err
+    assert "it is the active version" in said.out
+    assert "empty until the jobs have caught up (`trace gaps mill`): flour" in said.out
+
+
+def test_files_with_problems_are_named_and_nothing_is_deployed(changed: Path, tmp_path: Path, trace: Trace) -> None:
+    wrong = tmp_path / "wrong.yaml"
+    wrong.write_text("name: wrong\njobs:\n  - {name: a, operator: pul, source: {kind: manual}}\n")
+    said = trace("deploy", str(changed), str(wrong))
+    assert said.code == 1
+    assert f"{wrong}:3:" in said.err
+    assert trace("release", "list", "--json").json["releases"] == []

@@ -1,0 +1,69 @@
+"""Which engine runs a query: Sail where it gives the same rows, Spark otherwise. The answer and metrics say which."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.systems.query import ROWS, QuerySystem, another_service
+
+pytestmark = pytest.mark.anyio
+TOTAL = sum(range(ROWS)) * 10
+CHOSEN = {
+    "a sum": ("SELECT sum(value) AS s FROM orders", "sail same", [[TOTAL]]),
+    "arithmetic": ("SELECT max(value * 2 - 1) AS m FROM orders", "sail same", [[(ROWS - 1) * 20 - 1]]),
+    "QUALIFY": (
+        "SELECT value FROM orders QUALIFY row_number() OVER (ORDER BY value DESC) = 1",
+        "sail same",
+        [[(ROWS - 1) * 10]],
+    ),
+    "PIVOT": (
+        "SELECT * FROM (SELECT value FROM orders) PIVOT (count(*) AS n FOR value IN (0 AS none, 10 AS ten))",
+        "spark syntax",
+        [[1, 1]],
+    ),
+    "percentiles": (
+        "SELECT percentile_approx(value, array(0.0, 1.0)) AS p FROM orders",
+        "spark function",
+        [[[0, (ROWS - 1) * 10]]],
+    ),
+    "a sum of doubles": ("SELECT sum(double(value)) AS s FROM orders", "spark function", [[float(TOTAL)]]),
+    "a column without a name": ("SELECT max(value + 1) FROM orders", "spark names", [[(ROWS - 1) * 10 + 1]]),
+    "a column that Spark names": ("SELECT max(value) FROM orders", "sail same", [[(ROWS - 1) * 10]]),
+    "types that are compared": ("SELECT count(*) AS n FROM orders WHERE value = '10'", "spark types", [[1]]),
+    "a limit of Sail's": (
+        "SELECT max(9223372036854775807 - value) AS m, sum(9223372036854775807) AS s FROM orders WHERE value = 0",
+        "spark failed",
+        [[2**63 - 1, 2**63 - 1]],
+    ),
+}
+
+
+@pytest.mark.parametrize("title", CHOSEN)
+async def test_what_sail_runs_the_same_way_runs_there_and_everything_else_on_spark(
+    title: str, auto_system: QuerySystem
+) -> None:
+    sql, chosen, rows = CHOSEN[title]
+    before = await auto_system.counters()
+    answer = (await auto_system.ask("reader", sql)).json()
+    after = await auto_system.counters()
+    assert (answer["engine"], answer["rows"]) == (chosen.partition(" ")[0], rows)
+    counted = "trace_query_runs_total", chosen
+    assert after[counted] - before.get(counted, 0) == 1
+
+
+async def test_an_error_in_values_is_sparks_although_sail_was_asked_first(auto_system: QuerySystem) -> None:
+    assert await auto_system.refused("reader", "SELECT value % 0 AS x FROM orders") == (422, "query_failed")
+    over = "SELECT 9223372036854775807 + value AS x FROM orders"
+    assert await auto_system.refused("reader", over) == (422, "query_failed")
+
+
+async def test_a_function_that_neither_engine_may_run_is_refused_before(auto_system: QuerySystem) -> None:
+    query = "SELECT reflect('java.lang.System', 'getenv', 'PATH') AS x FROM orders"
+    assert await auto_system.refused("reader", query) == (400, "invalid_sql")
+
+
+async def test_more_bytes_than_sail_should_read_are_read_by_spark(system: QuerySystem) -> None:
+    async with another_service(system, engine="auto", sail_scan_mb=0) as careful:
+        answer = (await careful.ask("reader", "SELECT count(*) AS n FROM orders")).json()
+        assert (answer["engine"], answer["rows"]) == ("spark", [[ROWS]])
+        assert (await careful.counters())["trace_query_runs_total", "spark large"] == 1

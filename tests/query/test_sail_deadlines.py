@@ -1,0 +1,164 @@
+"""Whatever happens to an engine, the caller is answered within the query's limit and two seconds; nothing stays behind.
+
+The limit is the property here, so its time is asserted: plus what the machine is late by itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from uuid import UUID, uuid4
+
+import psutil
+import pyarrow as pa
+import pytest
+
+from tests.support.lateness import measured_lateness
+from tests.support.systems.sail import SailSystem, sail_system
+from tests.support.waiting import until
+from tracelake.errors import TraceError
+from tracelake.query.engine import CannotRun
+from tracelake.sandbox.cgroup import find_cgroups
+
+pytestmark = pytest.mark.anyio
+ROWS = 1000
+LIMIT = 3.0
+AFTER = 2.0
+ORGANISATIONS = 50
+COUNT = "SELECT count(*) AS n FROM numbers"
+LONG = (
+    "SELECT count(*) AS n FROM numbers a CROSS JOIN numbers b CROSS JOIN numbers c CROSS JOIN numbers d"
+    " WHERE a.text || b.text <> c.text || d.text"
+)
+"""It would take hours."""
+LARGE = "SELECT a.*, b.text AS other FROM numbers a CROSS JOIN numbers b"
+MEMORY = "SELECT repeat('x', 4000000) AS s FROM numbers ORDER BY id"
+
+
+@pytest.fixture(scope="module")
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture
+async def system(tmp_path: Path) -> AsyncIterator[SailSystem]:
+    async with sail_system(tmp_path, max_bytes=1024 * 1024, sail_memory_mb=400, stuck_seconds=0.5) as system:
+        add_numbers(system)
+        yield system
+
+
+def add_numbers(system: SailSystem) -> None:
+    table = pa.table({"id": pa.array(range(ROWS), pa.int64()), "text": [f"n{n % 7}" for n in range(ROWS)]})
+    system.add("numbers", table, {"id": "bigint", "text": "string"}, files=2)
+
+
+async def verdict(system: SailSystem, text: str, org_id: UUID | None = None, limit: float = LIMIT) -> tuple[str, float]:
+    """Return how a query with a limit ended, and for how many seconds it took longer than it may."""
+    query = replace(system.query(text, org_id=org_id, max_rows=10**6), answer_within=limit)
+    began = time.monotonic()
+    with measured_lateness() as late:
+        try:
+            result = await system.engine.run(query)
+            answer = str(result.table.to_pylist()) if result.table is not None else ""
+        except (TraceError, CannotRun) as error:
+            answer = type(error).__name__
+    return answer, time.monotonic() - began - limit - AFTER - late.seconds
+
+
+def stop(pids: list[int]) -> None:
+    send(pids, signal.SIGSTOP)
+
+
+def kill(pids: list[int]) -> None:
+    send(pids, signal.SIGKILL)
+
+
+def send(pids: list[int], number: int) -> None:
+    for pid in pids:
+        with suppress(ProcessLookupError):  # the end of the first takes the others with it
+            os.kill(pid, number)
+
+
+async def again_and_again(system: SailSystem, fault: Callable[[list[int]], None]) -> None:
+    """Disturb every engine that works."""
+    while True:
+        for task in list(system.engine._pool._servers.values()):
+            if task.done() and not task.exception() and task.result().running:
+                fault(system.pids())
+        await asyncio.sleep(0.2)
+
+
+FAULTS: dict[str, tuple[str, Callable[[list[int]], None] | None, set[str]]] = {
+    "over its time": (LONG, None, {"QueryTimeout"}),
+    "hung": (LONG, stop, {"QueryTimeout", "EngineLost"}),
+    "killed each time": (LONG, kill, {"EngineLost", "QueryTimeout"}),
+    "out of memory": (MEMORY, None, {"EngineLost", "CannotRun", "ResultTooLarge", "QueryTimeout"}),
+    "a result larger than the limit": (LARGE, None, {"ResultTooLarge", "QueryTimeout"}),
+}
+
+
+@pytest.mark.parametrize("case", FAULTS)
+async def test_a_fault_is_answered_within_the_limit_and_two_seconds(system: SailSystem, case: str) -> None:
+    text, fault, verdicts = FAULTS[case]
+    await system.engine.run(system.query(COUNT))
+    disturbing = asyncio.create_task(again_and_again(system, fault)) if fault else None
+    try:
+        answer, too_late = await verdict(system, text)
+    finally:
+        if disturbing is not None:
+            disturbing.cancel()
+    assert answer in verdicts
+    assert too_late <= 0
+    await asyncio.gather(*system.engine._ending, return_exceptions=True)
+    answer, _ = await verdict(system, COUNT, limit=120.0)
+    assert answer == str([{"n": ROWS}]), "the next query is answered"
+
+
+async def test_fifty_organisations_at_once_are_each_answered_or_refused_in_time_and_leave_nothing(
+    tmp_path: Path,
+) -> None:
+    before, open_before = processes(), mounts()
+    async with sail_system(tmp_path, sail_processes=4, sail_memory_mb=256, wait_seconds=LIMIT * 2) as system:
+        add_numbers(system)
+        asked = [verdict(system, COUNT, uuid4(), limit=LIMIT * 4) for _ in range(ORGANISATIONS)]
+        found = await asyncio.gather(*asked)
+        answers = Counter(answer for answer, _ in found)
+        assert set(answers) <= {str([{"n": ROWS}]), "Busy", "QueryTimeout"}
+        assert answers[str([{"n": ROWS}])] > 0
+        assert max(too_late for _, too_late in found) <= 0
+        assert len(system.engine._pool._servers) <= 4
+        await asyncio.gather(*system.engine._ending, return_exceptions=True)
+    await until(lambda: processes() <= before, "its processes have ended")
+    assert mounts() <= open_before
+    assert not (tmp_path / "sail").exists(), "files and sockets"
+    groups = find_cgroups(str(tmp_path / "sail"))
+    assert groups is None or not [left for folder in groups.folders for left in folder.glob(f"{groups.prefix}*")]
+
+
+async def test_a_caller_that_leaves_is_waited_for_by_nobody_and_leaves_nothing_running(system: SailSystem) -> None:
+    await system.engine.run(system.query(COUNT))
+    asked = asyncio.create_task(system.engine.run(system.query(LONG)))
+    await until(lambda: system.server().running, "the query runs")
+    asked.cancel()
+    with measured_lateness() as late:
+        began = time.monotonic()
+        await asyncio.wait({asked})
+        assert time.monotonic() - began <= AFTER + late.seconds
+    await asyncio.gather(*system.engine._ending, return_exceptions=True)
+    assert not system.engine.in_progress("running")
+
+
+def processes() -> set[int]:
+    """The processes below this one."""
+    return {child.pid for child in psutil.Process().children(recursive=True) if child.status() != psutil.STATUS_ZOMBIE}
+
+
+def mounts() -> set[str]:
+    return set(Path("/proc/self/mounts").read_text().splitlines())

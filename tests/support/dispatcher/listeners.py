@@ -1,0 +1,60 @@
+"""The listeners of a Dispatcher in this process, and calls to them."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import httpx
+
+from tests.support.dispatcher.job_chain import Chain, a_task, deploy_chain
+from tests.support.waiting import SECONDS
+from tracelake.capability.verifier import Verifier
+from tracelake.dispatcher.control import Control
+from tracelake.dispatcher.process import dispatching
+from tracelake.runtime.http_client import AsyncClient
+from tracelake.settings import Settings
+from tracelake.store.identity import hash_token
+from tracelake.store.signing_keys import published
+
+WORKER = {"X-Trace-Worker-Token": "the worker token"}
+
+
+@dataclass(frozen=True)
+class Listeners:
+    control: Control
+    chain: Chain
+    task: httpx.AsyncClient
+    internal: httpx.AsyncClient
+
+    async def claim(self, task_id: object | None = None) -> dict[str, Any]:
+        task_id = task_id or await a_task(self.control, self.chain)
+        body = {"task_id": str(task_id), "worker_id": "w"}
+        answer = await self.internal.post("/internal/task-claim", json=body, headers=WORKER)
+        assert answer.status_code == 200, answer.text
+        found: dict[str, Any] = answer.json()
+        return found
+
+    async def say(self, verb: str, claimed: dict[str, Any], token: str | None = None, **more: Any) -> httpx.Response:
+        fence = {name: claimed[name] for name in ("attempt", "lease_token")}
+        body = {"task_id": claimed["task"]["task_id"], **fence, **more}
+        headers = {"X-Trace-Task-Capability": token or claimed["capability_token"]}
+        return await self.task.post(f"/v1/task/{verb}", json=body, headers=headers)
+
+
+@asynccontextmanager
+async def opened(control: Control, settings: Settings, context: ssl.SSLContext) -> AsyncIterator[Listeners]:
+    verifier = Verifier(lambda: published(control.pool), settings.tokens)
+    control = replace(control, minted=verifier.remember)
+    chain = await deploy_chain(control)
+    token = "INSERT INTO worker_tokens (name, token_hash) VALUES ('w', $1)"
+    await control.pool.execute(token, hash_token(WORKER["X-Trace-Worker-Token"]))
+    async with (
+        dispatching(control, verifier, settings) as addresses,
+        AsyncClient(base_url=addresses["dispatcher_task"], verify=context, timeout=SECONDS) as task,
+        AsyncClient(base_url=addresses["dispatcher_internal"], verify=context, timeout=SECONDS) as internal,
+    ):
+        yield Listeners(control, chain, task, internal)

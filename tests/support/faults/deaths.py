@@ -1,0 +1,21 @@
+"""A process that dies at a crash point."""
+
+from __future__ import annotations
+
+from tests.support.systems.processes import Child
+from tracelake.domain.crash_points import POINTS
+
+RETAINING = [item for item in POINTS if item.startswith("delete_replaced_files.")]
+"""`test_delete_replaced_files_killed.py` dies at them."""
+FIRED = ("scheduler.", "fire_schedules.", "accept_hooks.", "fire_source.", "resume_job.released")
+SOURCES = [item for item in POINTS if item.startswith(FIRED)]
+"""`tests/faults/test_schedules_killed.py` and `test_hooks_killed.py` die at them."""
+
+
+LEFT = [item for item in POINTS if item.startswith("remove_left_generations.")]
+"""`test_remove_left_generations_killed.py` dies at them."""
+
+
+async def dies_at(child: Child, point: str) -> None:
+    assert await child.ended(120), f"{point} was never hit: {child.said()}"
+    assert child.said().endswith(f"crash point {point}: SIGKILL\n"), child.said()

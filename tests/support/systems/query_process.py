@@ -1,0 +1,89 @@
+"""The Query service as a process of its own, and the processes below it."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+
+import httpx
+
+from tests.support.child_process import trace_process
+from tests.support.systems.processes import is_ready
+from tests.support.systems.query import QuerySystem
+from tests.support.systems.walk import TOKEN
+from tests.support.waiting import SECONDS, until
+from tracelake.lite.network_ports import free_port
+from tracelake.runtime.http_client import AsyncClient
+from tracelake.settings import EndpointSettings, ObjectSettings
+
+COUNT = "SELECT count(*) AS n FROM orders"
+
+
+@asynccontextmanager
+async def a_service(
+    system: QuerySystem, home: Path, stuck_seconds: float = 1.0, engine: str = "spark", **query: float
+) -> AsyncIterator[tuple[subprocess.Popen[bytes], httpx.AsyncClient]]:
+    port = free_port()
+    limits = {"internal_port": port, "stuck_seconds": stuck_seconds, "engine": engine, **query}
+    settings = system.settings.model_copy(
+        update={
+            "home": home,
+            "objects": ObjectSettings(folder=system.operators.walk.control.objects.root),  # type: ignore[attr-defined]
+            "endpoints": EndpointSettings(dispatcher_internal=system.operators.walk.listeners["dispatcher_internal"]),
+            "query": system.settings.query.model_copy(update=limits),
+        }
+    )
+    headers = {"X-Trace-Worker-Token": TOKEN, "X-Trace-User": "reader"}
+    url, log = f"https://127.0.0.1:{port}", home.parent / f"{home.name}.log"
+    with trace_process("query", settings, log) as process:
+        async with AsyncClient(base_url=url, verify=system.context, headers=headers, timeout=SECONDS) as listener:
+            await until_ready(process, listener, log)
+            yield process, listener
+
+
+async def until_ready(process: subprocess.Popen[bytes], listener: httpx.AsyncClient, log: Path) -> None:
+    async def ready() -> bool:
+        assert process.poll() is None, log.read_text()  # noqa: ASYNC240 - it has failed
+        return await is_ready(listener)
+
+    await until(ready, "the Query service is ready", every=0.1, ignoring=(httpx.TransportError,))
+
+
+async def answered(listener: httpx.AsyncClient, sql: str) -> list[list[int]]:
+    """Retry while the error is retryable."""
+    async with asyncio.timeout(SECONDS):
+        while True:
+            answer = await listener.post("/v1/query", json={"sql": sql})
+            if answer.is_success:
+                found: list[list[int]] = answer.json()["rows"]
+                return found
+            assert answer.json()["error"]["retryable"], answer.text
+            await asyncio.sleep(0.2)
+
+
+def family(leader: int) -> list[int]:
+    """The processes in the session of a process that started one."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdecimal():
+            try:
+                fields = (entry / "stat").read_text().rpartition(")")[2].split()
+            except OSError:
+                continue
+            if int(fields[3]) == leader and fields[0] != "Z":
+                found.append(int(entry.name))
+    return found
+
+
+def members(leader: int, word: str) -> list[int]:
+    """Those whose command has this word."""
+    found = []
+    for pid in family(leader):
+        with suppress(OSError):
+            words = Path(f"/proc/{pid}/cmdline").read_text().split("\0")[:4]
+            if word in {Path(word).name for word in words}:
+                found.append(pid)
+    return found

@@ -1,0 +1,123 @@
+"""What several verbs do with plans and releases: read files, print a plan, follow a build."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from tracelake.cli import printing
+from tracelake.cli.dag_file import check_dag_file, problems_shown, read_dag_file
+from tracelake.errors import BadInput
+
+if TYPE_CHECKING:
+    from tracelake.cli.api import Remote
+    from tracelake.cli.dag_file import DagFile
+    from tracelake.wire.user_releases import Plan, PlannedDataset, ReleaseDetail, ReleaseRow
+
+EVERY_SECONDS = 0.5
+
+
+def read_files(files: Sequence[str], *, json: bool) -> list[DagFile]:
+    """Files with problems that can be found without a system end the command here, each named with its file."""
+    found = []
+    for file in files:
+        with problems_shown(file, json=json):
+            source = read_dag_file(file)
+            check_dag_file(source)
+            found.append(source)
+    if not found:
+        raise BadInput("no file was given", where="FILE", hint="give the YAML of each DAG that changes")
+    return found
+
+
+def push_bundles(gateway: Remote, sources: Sequence[DagFile], *, quiet: bool) -> None:
+    from tracelake.cli.commands.data.udf import push_bundle
+
+    for source in sources:
+        for bundle in source.bundles:
+            push_bundle(gateway, bundle.name, bundle.packed, quiet=quiet)
+
+
+def print_plan(plan: Plan) -> None:
+    from tracelake.cli import render
+
+    if not plan.changes:
+        render.note("nothing changes: these versions are active already")
+        return
+    columns = ("dataset", "dag", "why", "what happens", "partitions", "rows", "seconds", "read by", "users")
+    render.table(columns, [_line(row) for row in plan.datasets])
+    for dag in plan.dags:
+        if dag.cause == "upstream":
+            render.note(f"DAG {dag.dag} is built again with its own file: it reads what changes")
+    for warning in plan.warnings:
+        render.note(f"warning: {warning}")
+    render.note(f"plan {plan.hash}")
+
+
+def _line(row: PlannedDataset) -> tuple[object, ...]:
+    seconds = None if row.seconds is None else round(row.seconds, 1)
+    readers = ", ".join(row.readers) or None
+    reused = f", {row.reused} there" if row.reused and row.action != "carry on" else ""
+    return row.dataset, row.dag, row.cause, row.action + reused, row.partitions, row.rows, seconds, readers, row.users
+
+
+def follow(gateway: Remote, release: ReleaseRow, *, quiet: bool, until_serving: bool) -> ReleaseDetail:
+    """Until it is ready (or serves), was abandoned, or something failed; Ctrl-C leaves it running."""
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    from tracelake.cli import render
+    from tracelake.wire.user_releases import ReleaseDetail
+
+    waits = {"Building", "Ready"} if until_serving else {"Building"}
+    columns = TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
+    with Progress(*columns, console=printing.err, disable=quiet or not printing.err.is_terminal) as progress:
+        shown = progress.add_task(f"building {', '.join(release.dags)}", total=None)
+        try:
+            while True:
+                found = gateway.call("show_release", ReleaseDetail, release=str(release.id))
+                total, done = (sum(getattr(m, name) for m in found.members) for name in ("planned", "done"))
+                progress.update(shown, total=total or None, completed=done)
+                if found.release.state not in waits or found.release.message:
+                    return found
+                time.sleep(EVERY_SECONDS)
+        except KeyboardInterrupt:
+            if not quiet:
+                render.note(f"the release goes on; `trace release abandon {release.id}` ends it")
+            raise
+
+
+def print_release(found: ReleaseDetail | ReleaseRow, *, json: bool) -> None:
+    from tracelake.cli import render
+    from tracelake.wire.user_releases import ReleaseDetail
+
+    if json:
+        render.as_json(found)
+        return
+    release = found.release if isinstance(found, ReleaseDetail) else found
+    render.pairs(
+        [
+            ("release", release.id),
+            ("state", release.state),
+            ("DAGs", ", ".join(release.dags)),
+            ("message", release.message),
+            ("started", release.created_at),
+            ("by", release.created_by),
+            ("ready", release.ready_at),
+            ("promoted", release.promoted_at),
+        ]
+    )
+    if isinstance(found, ReleaseDetail):
+        columns = ("dag", "version", "before", "processed", "of", "failed")
+        rows = [(m.dag, m.dag_version_id, m.former, m.done, m.planned, m.failed) for m in found.members]
+        render.table(columns, rows)
+
+
+def next_step(found: ReleaseDetail) -> str | None:
+    """What a user can do with it now."""
+    steps = {
+        "Ready": f"next: trace release promote {found.release.id}",
+        "Serving": f"`trace release rollback {found.release.id}` goes back",
+        "Building": f"`trace release show {found.release.id} --wait` follows it",
+    }
+    return steps.get(found.release.state)

@@ -1,0 +1,1 @@
+"""Backpressure: which jobs are paused, and what waits for them."""

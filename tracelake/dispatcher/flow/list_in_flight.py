@@ -1,0 +1,27 @@
+"""Lists how many tasks of an organisation are in flight, by operator and runtime, and the limits of these."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+import asyncpg
+
+from tracelake.store.queries import Row, fetch_rows, queries
+from tracelake.wire.user_dags import InFlight, InFlightList
+
+
+class InFlightRow(Row, frozen=True):
+    operator: str
+    runtime: str
+    woken: int
+    running: int
+    waiting: int
+    operator_limit: int | None
+    runtime_limit: int | None
+
+
+async def list_in_flight(pool: asyncpg.Pool, org_id: UUID) -> InFlightList:
+    rows = await fetch_rows(pool, queries("flow")["list_in_flight"], InFlightRow, org_id)
+    return InFlightList(
+        in_flight=[InFlight(**{name: getattr(row, name) for name in InFlight.__struct_fields__}) for row in rows]
+    )

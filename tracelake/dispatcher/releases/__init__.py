@@ -1,0 +1,1 @@
+"""Releases: DAG versions that are planned, built beside the active ones, promoted together, and rolled back."""

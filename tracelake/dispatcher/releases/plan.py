@@ -1,0 +1,205 @@
+"""Plans a change: what it does to each dataset, why, about how much is built, and who reads it. Changes nothing."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+from uuid import UUID
+
+import asyncpg
+
+from tracelake.dispatcher.dags.deploy import Runtimes
+from tracelake.dispatcher.releases.resolve import Change, Member, Pointer, resolve
+from tracelake.domain.dag.hashes import canonical_json, dataset_ids, declared_ids, job_hash
+from tracelake.domain.dag.model import Dag, SourceKind
+from tracelake.domain.ids import DatasetId, OrgId
+from tracelake.store.queries import Queryable, Row, fetch_rows, queries
+from tracelake.wire.user_releases import Action, Cause, Plan, PlannedDag, PlannedDataset
+
+VOLATILE = frozenset({"partitions", "reused", "rows", "bytes", "seconds", "users"})
+"""What changes with every commit and query: not part of a plan's hash."""
+
+
+class Size(Row, frozen=True):
+    dataset_version: UUID
+    partitions: int
+    rows: int
+    bytes: int
+
+
+class JobTime(Row, frozen=True):
+    dag_name: str
+    job_name: str
+    seconds: float
+
+
+class QueryUsers(Row, frozen=True):
+    dataset_uuid: UUID
+    users: int
+
+
+class JobHash(Row, frozen=True):
+    dag_name: str
+    job_name: str
+    config_hash: str
+
+
+@dataclass(frozen=True)
+class Planned:
+    plan: Plan
+    change: Change
+
+
+async def plan_change(pool: asyncpg.Pool, org_id: UUID, texts: Sequence[str], *, runtimes: Runtimes) -> Planned:
+    change = await resolve(pool, org_id, texts, runtimes=runtimes)
+    known = await _measure(pool, change)
+    datasets = [item for member in change.members for item in _datasets(change, member, known)]
+    dags = [_planned_dag(member) for member in change.members]
+    warnings = [text for member in change.members for text in _warnings(member, known)]
+    return Planned(Plan(_hash(dags, datasets), bool(change.changed), dags, datasets, warnings), change)
+
+
+@dataclass(frozen=True)
+class _Known:
+    """What the ledger, the tasks and the audit say about the datasets of a change."""
+
+    sizes: Mapping[UUID, Size]
+    times: Mapping[tuple[str, str], float]
+    users: Mapping[UUID, int]
+    hashes: Mapping[tuple[str, str], str]
+    """Of the jobs of the active versions."""
+
+
+async def _measure(database: Queryable, change: Change) -> _Known:
+    sql, names = queries("releases"), [member.new.dag.name for member in change.members]
+    generations = {pointer.dataset_version for pointer in change.pointers}
+    generations |= {generation for member in change.members for generation in member.generations.values()}
+    datasets = list({dataset for member in change.members for dataset in member.generations})
+    sizes = await fetch_rows(database, sql["measure_generations"], Size, list(generations))
+    times = await fetch_rows(database, sql["measure_jobs"], JobTime, change.org, names)
+    users = await fetch_rows(database, sql["count_query_users"], QueryUsers, change.org, datasets)
+    hashes = await fetch_rows(database, sql["list_job_hashes"], JobHash, change.org, names)
+    return _Known(
+        {size.dataset_version: size for size in sizes},
+        {(time.dag_name, time.job_name): time.seconds for time in times},
+        {row.dataset_uuid: row.users for row in users},
+        {(row.dag_name, row.job_name): row.config_hash for row in hashes},
+    )
+
+
+def _planned_dag(member: Member) -> PlannedDag:
+    cause: Literal["added", "edited", "upstream", "unchanged"] = "upstream"
+    if member.former is None:
+        cause = "added"
+    elif member.edited:
+        cause = "edited"
+    elif member.former.id == member.version:
+        cause = "unchanged"
+    former = None if member.former is None else member.former.id
+    return PlannedDag(dag=member.new.dag.name, cause=cause, dag_version_id=member.version, former=former)
+
+
+def _datasets(change: Change, member: Member, known: _Known) -> list[PlannedDataset]:
+    served = {pointer.dataset_uuid: pointer for pointer in change.pointers if pointer.dag_name == member.new.dag.name}
+    labels = _labels(member.new.dag, change.org)
+    rows = [
+        _Dataset(change, member, known, dataset, label, job, served.get(dataset)).planned()
+        for dataset, (label, job) in labels.items()
+    ]
+    gone = [pointer for dataset, pointer in served.items() if dataset not in labels]
+    return rows + [
+        _Dataset(change, member, known, DatasetId(p.dataset_uuid), p.label, p.job_name, p).dropped() for p in gone
+    ]
+
+
+def _labels(dag: Dag, org: OrgId) -> dict[DatasetId, tuple[str, str | None]]:
+    """The name and the job of each dataset of a DAG."""
+    names = {(item.job, item.output): str(item.name) for item in dag.publish}
+    declared = declared_ids(dag, org)
+    found: dict[DatasetId, tuple[str, str | None]] = {
+        dataset: (names.get((output.job, output.output), f"{output.job}[{output.output}]"), output.job)
+        for output, dataset in dataset_ids(dag, org).items()
+    }
+    return found | {dataset: (str(name), None) for name, dataset in declared.items()}
+
+
+@dataclass(frozen=True)
+class _Dataset:
+    change: Change
+    member: Member
+    known: _Known
+    id: DatasetId
+    label: str
+    job: str | None
+    served: Pointer | None
+
+    def planned(self) -> PlannedDataset:
+        generation = self.member.generations[self.id]
+        former = None if self.served is None else self.served.dataset_version
+        if generation == former:
+            return self._row("metadata" if self.member.edited else "unchanged", "carry on", generation)
+        there = self.known.sizes.get(generation)
+        action: Action = "build" if there is None else "reuse"
+        return self._row(self._cause(), action, generation)
+
+    def dropped(self) -> PlannedDataset:
+        return self._row("removed", "drop", None)
+
+    def _cause(self) -> Cause:
+        dag = self.member.new.dag
+        job = next((job for job in dag.jobs if job.name == self.job), None)
+        former = self.known.hashes.get((dag.name, self.job or ""))
+        if self.served is None or former is None:
+            return "added"
+        if job is not None and job_hash(dag, job, self.member.new.basis) != former:
+            return "edited"
+        return "upstream"
+
+    def _row(self, cause: Cause, action: Action, generation: UUID | None) -> PlannedDataset:
+        former = None if self.served is None else self.served.dataset_version
+        size = self.known.sizes.get(former) if former else None
+        there = self.known.sizes.get(generation) if generation else None
+        builds = action in {"build", "reuse"}
+        time = self.known.times.get((self.member.new.dag.name, self.job or ""))
+        return PlannedDataset(
+            dag=self.member.new.dag.name,
+            job=self.job,
+            dataset=self.label,
+            cause=cause,
+            action=action,
+            generation=generation,
+            former=former,
+            partitions=size.partitions if size and builds else 0,
+            reused=there.partitions if there else 0,
+            rows=size.rows if size and builds else 0,
+            bytes=size.bytes if size and builds else 0,
+            seconds=time * size.partitions if time is not None and size and builds else None,
+            readers=[f"{r.dag_name}.{r.job_name}" for r in self.change.readers if r.dataset_uuid == self.id],
+            users=self.known.users.get(self.id, 0),
+        )
+
+
+def _warnings(member: Member, known: _Known) -> list[str]:
+    """Changed always-on sources cannot be built beside: only one of them follows the chain."""
+    dag, found = member.new.dag, []
+    for job in dag.jobs:
+        if job.source is None or job.source.kind is not SourceKind.ALWAYS_ON:
+            continue
+        former = known.hashes.get((dag.name, job.name))
+        if former is not None and former != job_hash(dag, job, member.new.basis):
+            found.append(
+                f"{dag.name}.{job.name}: a changed always-on source starts when the release is promoted; its datasets,"
+                " and what is made from them, begin empty then"
+            )
+    return found
+
+
+def _hash(dags: Sequence[PlannedDag], datasets: Sequence[PlannedDataset]) -> str:
+    rows = [
+        {name: getattr(row, name) for name in row.__struct_fields__ if name not in VOLATILE}
+        for row in (*dags, *datasets)
+    ]
+    text = canonical_json([{name: str(value) for name, value in row.items()} for row in rows])
+    return hashlib.sha256(text.encode()).hexdigest()

@@ -1,0 +1,45 @@
+"""A user cancels all tasks of a DAG, of a job or in a state, some thousand with each call."""
+
+from __future__ import annotations
+
+from typing import Final
+from uuid import UUID
+
+import asyncpg
+
+from tracelake.dispatcher.signal import AfterCommit
+from tracelake.domain.task import TaskState
+from tracelake.errors import InvalidRequest
+from tracelake.runtime.crash_points import crash_point
+from tracelake.store.queries import queries
+from tracelake.wire.user_tasks import CancelManyRequest, ManyTasksAnswer, ManyTasksRequest
+
+BATCH: Final = 2_000
+
+
+async def cancel_tasks(
+    pool: asyncpg.Pool, after: AfterCommit, org_id: UUID, request: CancelManyRequest
+) -> ManyTasksAnswer:
+    require_filter(request, request.status)
+    sql, chosen = queries("lifecycle"), (org_id, request.dag, request.job, request.status)
+    changed = 0
+    if not request.dry_run:
+        crash_point("cancel_tasks.before_commit")
+        ended = await pool.fetch(sql["cancel_tasks"], *chosen, request.reason, BATCH)
+        crash_point("cancel_tasks.after_commit")
+        changed = sum(count for _, count in ended)
+        for was, count in ended:
+            after.metrics.moved(was, TaskState.CANCELED, count)
+        if changed:
+            after.outbox.notify()  # their slots may be other tasks' turn
+            after.stops.notify()
+    return ManyTasksAnswer(changed=changed, left=await pool.fetchval(sql["count_tasks_to_cancel"], *chosen))
+
+
+def require_filter(request: ManyTasksRequest, status: str | None = None) -> None:
+    if request.dag is None and request.job is None and status is None:
+        raise InvalidRequest(
+            "this would be every task of the organisation",
+            where="/dag",
+            hint="name a DAG, a job or a state: --dag, --job, --status",
+        )

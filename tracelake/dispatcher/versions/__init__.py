@@ -1,0 +1,1 @@
+"""Versions over time: what a job lacks, and how it catches up."""

@@ -1,0 +1,203 @@
+"""Creates the work of backfills, a batch at a time, while their budget lasts and the queues of their jobs are short.
+
+A batch and the place where the next one begins are one transaction: a Dispatcher that dies loses and repeats nothing;
+the lock on the row makes sure that one replica at a time works on a backfill.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from datetime import datetime, timedelta
+from typing import Any
+from uuid import UUID, uuid5
+
+import asyncpg
+import msgspec
+
+from tracelake.dispatcher.events.new_events import transposed
+from tracelake.dispatcher.maintenance.loop import Work
+from tracelake.dispatcher.signal import AfterCommit
+from tracelake.dispatcher.versions.catch_up import create_tasks
+from tracelake.dispatcher.versions.compare import Read, list_reads
+from tracelake.dispatcher.versions.start_backfill import SourceOutput, missing_ranges, source_outputs
+from tracelake.dispatcher.versions.units import FROM_THE_END, Page, Place, Unit, last_unit, list_units
+from tracelake.domain.ranges import Range, format_partition_key, split_aligned
+from tracelake.domain.task import NEW, TaskState
+from tracelake.runtime.crash_points import crash_point
+from tracelake.settings import LoopSettings
+from tracelake.store.queries import Connection, Row, find_row, queries
+
+BATCH = 1_000
+STEP = 100_000
+"""Blocks in one event of a manual source; events start and end at multiples of it."""
+EVENTS_AT_ONCE = 10
+SHORTLY = timedelta(seconds=2)
+"""While a queue is long, it is looked at again after so long."""
+COMPLETE = "complete"
+
+
+class Backfill(Row, frozen=True):
+    id: UUID
+    org_id: UUID
+    dag_name: str
+    job_name: str | None
+    start: int | None
+    stop: int | None
+    newest_first: bool
+    again: bool
+    tasks_left: int | None
+    is_over: bool
+    place: str
+    created_at: datetime
+
+    @property
+    def span(self) -> Range | None:
+        return None if self.start is None or self.stop is None else Range(self.start, self.stop)
+
+
+class StoredPlace(msgspec.Struct, frozen=True):
+    """The input of which the next batch is, by the names that a new version keeps; and where it begins there."""
+
+    job: str = ""
+    dataset: str = ""
+    place: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True)
+class RunBackfills(Work):
+    pool: asyncpg.Pool
+    after: AfterCommit
+    settings: LoopSettings
+
+    async def once(self) -> int:
+        """A batch of the backfill that is due. 1 if there was one."""
+        async with self.pool.acquire() as connection, connection.transaction():
+            due = await find_row(connection, queries("backfills")["take_backfill"], Backfill)
+            if due is None:
+                return 0
+            created = await self._continue(connection, due)
+            crash_point("run_backfill.before_commit")
+        crash_point("run_backfill.after_commit")
+        self.after.outbox.notify()
+        self.after.metrics.moved(NEW, TaskState.QUEUED, created)
+        return 1
+
+    async def next_due(self) -> float | None:
+        seconds = await self.pool.fetchval(queries("backfills")["next_backfill"])
+        return None if seconds is None else max(float(seconds), 0.0)
+
+    async def _continue(self, connection: Connection, due: Backfill) -> int:
+        if due.is_over:
+            return await _end(connection, due, "the hours of its budget are over", 0)
+        if due.job_name is not None and due.span is not None:
+            outputs = await source_outputs(connection, due.org_id, due.dag_name, due.job_name)
+            reads = await list_reads(connection, due.org_id, due.dag_name, due.job_name)
+            if outputs and not reads:
+                return await self._send_events(connection, due, due.span, outputs)
+        return await self._create_tasks(connection, due)
+
+    async def _create_tasks(self, connection: Connection, due: Backfill) -> int:
+        stored = msgspec.json.decode(due.place, type=StoredPlace)
+        reads = await list_reads(connection, due.org_id, due.dag_name, due.job_name)
+        left = sorted((read for read in reads if read.takes_history and _order(read) >= _at(stored)), key=_order)
+        if not left:
+            return await _end(connection, due, COMPLETE, 0)
+        read = left[0]
+        if await self._is_full(connection, [read.job_id]):
+            return await _postpone(connection, due)
+        page = await _page(connection, due, read, stored if _order(read) == _at(stored) else StoredPlace())
+        if due.again:
+            await _mark_again(connection, due, read, page.units)
+        job = read.job_id, read.dataset_uuid, read.dataset_version
+        created = await create_tasks(connection, *job, page.units, most=due.tasks_left, again=due.again, history=True)
+        return await _advance(connection, due, read, page, created, is_last=len(left) == 1)
+
+    async def _send_events(
+        self, connection: Connection, due: Backfill, span: Range, outputs: Sequence[SourceOutput]
+    ) -> int:
+        jobs = [
+            row["id"] for row in await connection.fetch(queries("backfills")["jobs_of_dag"], due.org_id, due.dag_name)
+        ]
+        if await self._is_full(connection, jobs):
+            return await _postpone(connection, due)
+        events, blocks = list[tuple[Any, ...]](), 0
+        for output in outputs:
+            steps = [
+                step for piece in await missing_ranges(connection, output, span) for step in split_aligned(piece, STEP)
+            ]
+            steps = (steps[::-1] if due.newest_first else steps)[:EVENTS_AT_ONCE]
+            events += [_event(due, output, step) for step in steps]
+            blocks = max(blocks, sum(map(len, steps)))
+        if not events:
+            return await _end(connection, due, COMPLETE, 0)
+        await connection.fetchval(
+            queries("backfills")["store_source_events"], due.org_id, due.id, *transposed(events, 5)
+        )
+        await connection.execute(queries("backfills")["continue_backfill"], due.id, {}, blocks, timedelta())
+        return 0
+
+    async def _is_full(self, connection: Connection, jobs: Sequence[UUID]) -> bool:
+        most = self.settings.catch_up_queued
+        return int(await connection.fetchval(queries("backfills")["count_queued"], jobs, most)) >= most
+
+
+async def _page(connection: Connection, due: Backfill, read: Read, stored: StoredPlace) -> Page:
+    generation = read.dataset_uuid, read.dataset_version
+    if read.makes_whole:
+        return Page(await last_unit(connection, *generation), None)
+    place = msgspec.convert(stored.place, Place) if stored.place else _first_place(due)
+    return await list_units(connection, *generation, place, BATCH, within=due.span, newest=due.newest_first)
+
+
+def _first_place(due: Backfill) -> Place:
+    return FROM_THE_END if due.newest_first else Place()
+
+
+async def _mark_again(connection: Connection, due: Backfill, read: Read, units: Sequence[Unit]) -> None:
+    """What was processed since the backfill began is not processed again."""
+    named = [(unit.partition_key, unit.cursor_value, unit.commit_number) for unit in units]
+    sql = queries("backfills")["mark_again"]
+    await connection.execute(sql, read.job_id, read.dataset_version, *transposed(named, 3), due.created_at)
+
+
+async def _advance(
+    connection: Connection, due: Backfill, read: Read, page: Page, created: int, *, is_last: bool
+) -> int:
+    if due.tasks_left is not None and created >= due.tasks_left:
+        return await _end(connection, due, "the tasks of its budget were created", created)
+    if page.place is None and is_last:
+        return await _end(connection, due, COMPLETE, created)
+    # After the last page of an input, the place is behind it and before the next one.
+    after = StoredPlace(read.job_name, str(read.dataset_uuid), asdict(page.place)) if page.place else _behind(read)
+    place = msgspec.to_builtins(after)
+    await connection.execute(queries("backfills")["continue_backfill"], due.id, place, created, timedelta())
+    return created
+
+
+async def _end(connection: Connection, due: Backfill, reason: str, created: int) -> int:
+    await connection.execute(queries("backfills")["end_backfill"], due.id, reason, created)
+    return created
+
+
+async def _postpone(connection: Connection, due: Backfill) -> int:
+    place = msgspec.json.decode(due.place)
+    await connection.execute(queries("backfills")["continue_backfill"], due.id, place, 0, SHORTLY)
+    return 0
+
+
+def _behind(read: Read) -> StoredPlace:
+    return StoredPlace(read.job_name, f"{read.dataset_uuid}+")
+
+
+def _order(read: Read) -> tuple[str, str]:
+    return read.job_name, str(read.dataset_uuid)
+
+
+def _at(stored: StoredPlace) -> tuple[str, str]:
+    return stored.job, stored.dataset
+
+
+def _event(due: Backfill, output: SourceOutput, step: Range) -> tuple[Any, ...]:
+    own = uuid5(due.id, f"{output.dataset_uuid}:{format_partition_key(step)}")
+    return own, output.dataset_uuid, output.dataset_version, step.start, step.stop

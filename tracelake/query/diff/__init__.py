@@ -1,0 +1,1 @@
+"""Compares a dataset at two commits, on Spark."""

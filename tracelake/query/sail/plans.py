@@ -1,0 +1,83 @@
+"""Builds what is sent to Sail beside the text of a query: relations and conditions of Spark Connect.
+
+They are built as messages, from known parts, and never from text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from decimal import Decimal
+from functools import reduce
+from typing import Any
+
+Plan = Any
+"""A `proto.Relation`."""
+Condition = Any
+"""A `proto.Expression`."""
+
+
+def parquet(paths: Sequence[str], ddl: str) -> Plan:
+    from pyspark.sql.connect import proto
+
+    source = proto.Read.DataSource(format="parquet", paths=paths, schema=ddl)
+    return proto.Relation(read=proto.Read(data_source=source))
+
+
+def where(rows: Plan, condition: Condition) -> Plan:
+    from pyspark.sql.connect import proto
+
+    return proto.Relation(filter=proto.Filter(input=rows, condition=condition))
+
+
+def selected(rows: Plan, names: Sequence[str]) -> Plan:
+    from pyspark.sql.connect import proto
+
+    return proto.Relation(project=proto.Project(input=rows, expressions=[column(name) for name in names]))
+
+
+def union(parts: Sequence[Plan]) -> Plan:
+    """All rows of all of them, which have the same columns in the same order."""
+    return reduce(_union, parts)
+
+
+def column(name: str) -> Condition:
+    from pyspark.sql.connect import proto
+
+    quoted = f"`{name.replace('`', '``')}`"
+    return proto.Expression(unresolved_attribute=proto.Expression.UnresolvedAttribute(unparsed_identifier=quoted))
+
+
+def call(name: str, *arguments: Condition) -> Condition:
+    from pyspark.sql.connect import proto
+
+    function = proto.Expression.UnresolvedFunction(function_name=name, arguments=arguments)
+    return proto.Expression(unresolved_function=function)
+
+
+def joined(word: str, parts: Sequence[Condition]) -> Condition:
+    """Join conditions by "and" or "or", as a tree of little depth: messages may be nested 100 times."""
+    if len(parts) == 1:
+        return parts[0]
+    middle = len(parts) // 2
+    return call(word, joined(word, parts[:middle]), joined(word, parts[middle:]))
+
+
+def literal(**value: Any) -> Condition:
+    """`long=1`, `string='a'`: a value of the type with this name in the protocol."""
+    from pyspark.sql.connect import proto
+
+    return proto.Expression(literal=proto.Expression.Literal(**value))
+
+
+def decimal(value: Decimal, precision: int, scale: int) -> Condition:
+    from pyspark.sql.connect import proto
+
+    number = proto.Expression.Literal.Decimal(value=format(value, "f"), precision=precision, scale=scale)
+    return literal(decimal=number)
+
+
+def _union(left: Plan, right: Plan) -> Plan:
+    from pyspark.sql.connect import proto
+
+    kind = proto.SetOperation.SET_OP_TYPE_UNION
+    return proto.Relation(set_op=proto.SetOperation(left_input=left, right_input=right, set_op_type=kind, is_all=True))

@@ -1,0 +1,1 @@
+"""Verifies datasets: their ledger, and the files that it names."""

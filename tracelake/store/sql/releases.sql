@@ -1,0 +1,254 @@
+-- name: overtake
+-- Another version of these DAGs ($2) becomes active, or none. Releases that build one of them, but for $3, are abandoned;
+-- one that serves is on standby.
+WITH touched AS (
+    SELECT m.release_id, bool_or(m.builds) AS builds, min(m.dag_name) AS dag_name
+      FROM release_members m JOIN releases r ON r.id = m.release_id
+     WHERE m.org_id = $1 AND m.dag_name = ANY ($2::text[]) AND m.release_id IS DISTINCT FROM $3
+       AND r.state IN ('Building', 'Ready', 'Serving')
+     GROUP BY m.release_id
+), changed AS (
+    UPDATE releases r
+       SET state = CASE WHEN t.builds THEN 'Abandoned' ELSE 'Standby' END::release_state,
+           ended_at = CASE WHEN t.builds THEN now() END,
+           message = CASE WHEN t.builds THEN
+               format('the active version of DAG %s has changed since it was planned', t.dag_name) END
+      FROM touched t
+     WHERE r.id = t.release_id
+)
+UPDATE release_members m SET builds = false FROM touched t WHERE m.release_id = t.release_id AND m.builds;
+
+-- name: list_active_versions
+-- The active version of every DAG of an organisation.
+SELECT v.dag_name, v.id, v.yaml, v.yaml_hash
+  FROM dag_current_versions c
+  JOIN dag_versions v ON v.id = c.dag_version_id
+ WHERE c.org_id = $1
+ ORDER BY v.dag_name;
+
+-- name: list_readers
+-- The jobs of active versions that read datasets of other DAGs.
+SELECT DISTINCT i.dataset_uuid, j.dag_name, j.name AS job_name
+  FROM dag_current_versions c
+  JOIN jobs j ON j.dag_version_id = c.dag_version_id
+  JOIN job_inputs i ON i.job_id = j.id
+  JOIN datasets d ON d.id = i.dataset_uuid AND d.producer_dag_name <> j.dag_name
+ WHERE c.org_id = $1
+ ORDER BY 1, 2, 3;
+
+-- name: list_pointers
+-- The generations that active versions of these DAGs serve, and what they are named.
+SELECT d.producer_dag_name AS dag_name, s.dataset_uuid, s.dataset_version, d.name, d.producer_job_name AS job_name,
+       d.producer_output_index AS output_index
+  FROM dag_current_versions c
+  JOIN dag_version_datasets s ON s.dag_version_id = c.dag_version_id
+  JOIN datasets d ON d.id = s.dataset_uuid
+ WHERE c.org_id = $1 AND c.dag_name = ANY ($2::text[]);
+
+-- name: measure_generations
+-- How much these generations hold now.
+SELECT p.dataset_version, count(*) AS partitions, coalesce(sum(p.row_count), 0)::bigint AS rows,
+       coalesce(sum(p.bytes), 0)::bigint AS bytes
+  FROM partition_versions p
+ WHERE p.dataset_version = ANY ($1::uuid[]) AND p.valid_to IS NULL
+ GROUP BY 1;
+
+-- name: measure_jobs
+-- How long the last tasks of each job of the active versions of these DAGs ran, on average.
+SELECT j.dag_name, j.name AS job_name, t.seconds
+  FROM dag_current_versions c
+  JOIN jobs j ON j.dag_version_id = c.dag_version_id
+  CROSS JOIN LATERAL (
+      SELECT avg(extract(epoch FROM last.completed_at - last.started_at))::float8 AS seconds
+        FROM (SELECT completed_at, started_at FROM tasks
+               WHERE job_id = j.id AND status = 'Completed' ORDER BY id DESC LIMIT 100) last) t
+ WHERE c.org_id = $1 AND c.dag_name = ANY ($2::text[]) AND t.seconds IS NOT NULL;
+
+-- name: count_query_users
+-- How many users have queried each of these datasets within 30 days.
+SELECT q.dataset_uuid, count(DISTINCT a.user_id) AS users
+  FROM query_audit a
+  CROSS JOIN LATERAL unnest(a.datasets) AS q (dataset_uuid)
+ WHERE a.org_id = $1 AND a.asked_at > now() - interval '30 days' AND a.user_id IS NOT NULL
+   AND q.dataset_uuid = ANY ($2::uuid[])
+ GROUP BY 1;
+
+-- name: find_same
+-- A release that is being built, or ready, by the same plan: the request was repeated.
+SELECT id FROM releases
+ WHERE org_id = $1 AND plan_hash = $2 AND when_ready = $3 AND state IN ('Building', 'Ready')
+ LIMIT 1;
+
+-- name: insert_release
+-- Inserts a release that is being built.
+INSERT INTO releases (id, org_id, plan_hash, when_ready, created_by) VALUES ($1, $2, $3, $4, $5);
+
+-- name: insert_members
+-- Inserts the versions of a release ($1, $2) and the active versions that they replace.
+INSERT INTO release_members (release_id, org_id, dag_name, dag_version_id, former_version_id)
+SELECT $1, $2, m.dag_name, m.dag_version_id, c.dag_version_id
+  FROM unnest($3::text[], $4::uuid[]) AS m (dag_name, dag_version_id)
+  LEFT JOIN dag_current_versions c ON c.org_id = $2 AND c.dag_name = m.dag_name;
+
+-- name: replace_building
+-- Abandons the releases that build one of these DAGs ($2): a newer one ($3) builds it.
+WITH replaced AS (
+    SELECT DISTINCT m.release_id FROM release_members m WHERE m.org_id = $1 AND m.dag_name = ANY ($2::text[]) AND m.builds
+), abandoned AS (
+    UPDATE releases r
+       SET state = 'Abandoned', ended_at = now(), message = format('release %s replaced it', $3::uuid)
+      FROM replaced o
+     WHERE r.id = o.release_id
+)
+UPDATE release_members m SET builds = false FROM replaced o WHERE m.release_id = o.release_id;
+
+-- name: request_build
+-- The inputs of the jobs of a release ($1) are compared from now on. Jobs with effects outside their own datasets start
+-- when the release is promoted, unless they replay.
+INSERT INTO catch_ups (job_id, dataset_uuid, org_id)
+SELECT r.job_id, r.dataset_uuid, r.org_id
+  FROM release_members m
+  JOIN jobs j ON j.dag_version_id = m.dag_version_id
+  JOIN job_reads r ON r.job_id = j.id
+ WHERE m.release_id = $1 AND r.takes_history AND writes_own_datasets(j.output_datasets)
+ ORDER BY 1, 2
+ON CONFLICT (job_id, dataset_uuid) DO UPDATE
+   SET due_at = excluded.due_at, requested_at = excluded.requested_at, stage = excluded.stage,
+       after_start = excluded.after_start, after_key = excluded.after_key, after_time = excluded.after_time,
+       after_event = excluded.after_event, walked_at = NULL;
+
+-- name: take_release
+-- The release whose progress is due to be looked at, locked: how many tasks of its jobs have not ended, and whether every
+-- input of them has been compared since.
+SELECT r.id, r.org_id, r.state::text, r.when_ready,
+       (SELECT count(*) FROM release_members m
+          JOIN jobs j ON j.dag_version_id = m.dag_version_id
+          JOIN tasks t ON t.job_id = j.id
+         WHERE m.release_id = r.id
+           AND (t.status IN ('Queued', 'Running') OR t.status = 'Failed' AND t.next_retry_at IS NOT NULL)) AS open_tasks,
+       NOT EXISTS (
+           SELECT FROM release_members m
+             JOIN jobs j ON j.dag_version_id = m.dag_version_id
+             JOIN catch_ups c ON c.job_id = j.id
+            WHERE m.release_id = r.id AND c.walked_at IS NULL) AS was_compared
+  FROM releases r
+ WHERE (r.state = 'Building' OR r.state = 'Ready' AND r.when_ready) AND r.check_at <= now()
+ ORDER BY r.check_at
+ LIMIT 1
+   FOR NO KEY UPDATE OF r SKIP LOCKED;
+
+-- name: next_release
+-- Seconds until the progress of a release is looked at.
+SELECT extract(epoch FROM min(check_at) - now())::float8
+  FROM releases WHERE state = 'Building' OR state = 'Ready' AND when_ready;
+
+-- name: check_later
+-- The progress of a release is looked at again after $2; $3: what keeps it from being ready.
+UPDATE releases SET check_at = now() + $2::interval, message = $3 WHERE id = $1;
+
+-- name: mark_ready
+-- A release has built everything that its inputs hold.
+UPDATE releases SET state = 'Ready', ready_at = coalesce(ready_at, now()), message = NULL WHERE id = $1 AND state = 'Building';
+
+-- name: mark_not_promoted
+-- Why a release that is ready was not promoted by itself. It waits for a user.
+UPDATE releases SET when_ready = false, message = $2 WHERE id = $1;
+
+-- name: list_release_reads
+-- The inputs that the jobs of a release process while it is built.
+SELECT j.dag_name, r.job_id, r.job_name, r.dataset_uuid, r.dataset_version, r.makes_whole, r.takes_history,
+       coalesce(d.name, d.producer_job_name || '[' || d.producer_output_index || ']', d.id::text) AS input
+  FROM release_members m
+  JOIN jobs j ON j.dag_version_id = m.dag_version_id
+  JOIN job_reads r ON r.job_id = j.id
+  JOIN datasets d ON d.id = r.dataset_uuid
+ WHERE m.release_id = $1 AND r.takes_history AND writes_own_datasets(j.output_datasets)
+ ORDER BY 1, 3, 8;
+
+-- name: lock_release
+-- A release of an organisation, locked, with its state.
+SELECT r.state::text FROM releases r WHERE r.org_id = $1 AND r.id = $2 FOR NO KEY UPDATE;
+
+-- name: list_members
+-- The versions of a release, those that were active before, and those that are active now.
+SELECT m.dag_name, m.dag_version_id, m.former_version_id, c.dag_version_id AS active
+  FROM release_members m
+  LEFT JOIN dag_current_versions c ON c.org_id = m.org_id AND c.dag_name = m.dag_name
+ WHERE m.release_id = $1
+ ORDER BY m.dag_name;
+
+-- name: end_building
+-- The versions of a release are no longer built beside the active ones.
+UPDATE release_members SET builds = false WHERE release_id = $1;
+
+-- name: mark_serving
+-- A release serves.
+UPDATE releases SET state = 'Serving', promoted_at = now(), message = NULL WHERE id = $1;
+
+-- name: mark_standby
+-- A release was rolled back; the one before it, whose versions are active again, serves.
+WITH back AS (
+    UPDATE releases r SET state = 'Serving'
+     WHERE r.org_id = $2 AND r.state = 'Standby' AND r.id <> $1
+       AND NOT EXISTS (
+           SELECT FROM release_members m
+             LEFT JOIN dag_current_versions c ON c.org_id = m.org_id AND c.dag_name = m.dag_name
+            WHERE m.release_id = r.id AND c.dag_version_id IS DISTINCT FROM m.dag_version_id)
+)
+UPDATE releases SET state = 'Standby' WHERE id = $1;
+
+-- name: mark_abandoned
+-- A release was abandoned by a user.
+UPDATE releases SET state = 'Abandoned', ended_at = now(), message = $2 WHERE id = $1;
+
+-- name: mark_left
+-- Generations of a release ($1) that no version serves or builds: they are removed after some time.
+UPDATE dataset_versions v
+   SET left_at = now()
+  FROM release_members m
+  JOIN dag_version_datasets s ON s.dag_version_id = m.dag_version_id
+ WHERE m.release_id = $1 AND v.id = s.dataset_version AND v.left_at IS NULL
+   AND NOT EXISTS (
+       SELECT FROM dag_version_datasets o JOIN running_versions c ON c.dag_version_id = o.dag_version_id
+        WHERE o.dataset_version = v.id);
+
+-- name: retire_releases
+-- Releases on standby whose generations have been removed cannot serve again as they were. How many.
+WITH retired AS (
+    UPDATE releases r SET state = 'Retired', ended_at = now()
+     WHERE r.state = 'Standby'
+       AND EXISTS (
+           SELECT FROM release_members m
+             JOIN dag_version_datasets s ON s.dag_version_id = m.dag_version_id
+             JOIN removed_generations g ON g.dataset_version = s.dataset_version
+            WHERE m.release_id = r.id AND g.removed_at > r.promoted_at)
+    RETURNING 1
+)
+SELECT count(*) FROM retired;
+
+-- name: list_releases
+-- The newest releases of an organisation, or one of them ($2).
+SELECT r.id, r.state::text, r.when_ready, r.created_at, r.ready_at, r.promoted_at, r.message,
+       ARRAY(SELECT m.dag_name FROM release_members m WHERE m.release_id = r.id ORDER BY 1) AS dags,
+       coalesce(u.email, u.external_id) AS created_by
+  FROM releases r
+  LEFT JOIN users u ON u.org_id = r.org_id AND u.id = r.created_by
+ WHERE r.org_id = $1 AND ($2::uuid IS NULL OR r.id = $2)
+ ORDER BY r.created_at DESC, r.id DESC
+ LIMIT 100;
+
+-- name: count_open_tasks
+-- Tasks of the jobs of a release that have not ended.
+SELECT count(*)
+  FROM release_members m
+  JOIN jobs j ON j.dag_version_id = m.dag_version_id
+  JOIN tasks t ON t.job_id = j.id
+ WHERE m.release_id = $1 AND m.builds
+   AND (t.status IN ('Queued', 'Running') OR t.status = 'Failed' AND t.next_retry_at IS NOT NULL);
+
+-- name: list_job_hashes
+-- What decides the rows of each job of the active versions of these DAGs.
+SELECT j.dag_name, j.name AS job_name, j.config_hash
+  FROM dag_current_versions c
+  JOIN jobs j ON j.dag_version_id = c.dag_version_id
+ WHERE c.org_id = $1 AND c.dag_name = ANY ($2::text[]);

@@ -1,0 +1,46 @@
+"""The slots of a worker, shared by the priority tiers of its runtime (`domain/tiers.py`)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+from tracelake.domain.pressure import Priority
+from tracelake.domain.tiers import TierShares, Wanted, queue_of_tier
+from tracelake.ports import Delivery
+from tracelake.runtime.receive_messages import Ask, FreeSlots
+from tracelake.wire.task_messages import MAX_CLAIMS
+
+
+class TierSlots:
+    def __init__(self, queue: str, slots: int, weight: int, reserved: int) -> None:
+        self.slots = FreeSlots(slots)
+        self._queues = {tier: queue_of_tier(queue, tier) for tier in Priority}
+        self._shares = TierShares(slots, weight, reserved)
+        self._wanted: list[Wanted] = []
+        self._bulk_running = 0
+
+    def ask(self, free: int) -> Ask:
+        free = min(free, MAX_CLAIMS)
+        self._wanted = self._shares.want(free, self._bulk_running)
+        queues = {self._queues[tier]: most for tier, most in self._wanted}
+        # A slot that bulk frees may be its only one, also while others are free.
+        return Ask(queues, free, again_when_freed=self._bulk_running > 0)
+
+    def received(self, deliveries: Sequence[Delivery]) -> None:
+        bulk = sum(self._is_bulk(delivery) for delivery in deliveries)
+        self._shares.took(self._wanted, len(deliveries) - bulk, bulk)
+
+    def take_for(self, task: asyncio.Task[Any], delivery: Delivery) -> None:
+        """Takes a slot until the task has ended."""
+        if self._is_bulk(delivery):
+            self._bulk_running += 1
+            task.add_done_callback(self._bulk_ended)  # before the slot is free
+        self.slots.take_for(task)
+
+    def _bulk_ended(self, _task: asyncio.Task[Any]) -> None:
+        self._bulk_running -= 1
+
+    def _is_bulk(self, delivery: Delivery) -> bool:
+        return delivery.queue == self._queues[Priority.BULK]
