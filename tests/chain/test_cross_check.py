@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import product
 from typing import Any
 
 import msgspec
@@ -69,6 +70,15 @@ def test_an_endpoint_alone_is_believed_about_its_last_block(devchain: Devchain) 
     with beside(devchain, invented) as pool:
         fetched = fetch_range_sync(pool, FIRST, LAST)
     assert fetched.tables["blocks"]["state_root"][-1].as_py() == b"\xee" * 32
+
+
+@pytest.mark.parametrize("kind", ["lie_parent", "lie_receipts_root", "lie_transactions_root"])
+def test_an_endpoint_that_is_wrong_at_times_stops_no_fetch_beside_an_honest_one(devchain: Devchain, kind: str) -> None:
+    """Also if it is wrong only about the last block, when it is asked to confirm it."""
+    for node, times in product("ab", range(1, 7)):
+        devchain.clear()
+        devchain.fault(kind, node=node, times=times)
+        assert_true(devchain, fetch_range_sync(devchain.pool("a", "b", batch_size=10, **QUICK), 0, 1))
 
 
 @pytest.mark.parametrize("kind", ["drop", "throttle", "error", "lag", "null_block", "lie_hash", "lie_parent"])

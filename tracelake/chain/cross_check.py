@@ -31,7 +31,10 @@ async def confirm(client: RpcClient, wants: Wants, number: int, block_hash: str,
             async with asyncio.timeout(WAIT_SECONDS):
                 if await _hash_of(lane, number) == block_hash:
                     return
-            await read_blocks(lane, range(max(0, number - 1), number + 1), wants)
+            # What it answered first was not proved: an endpoint that was wrong once may have the same block.
+            proved = await read_blocks(lane, range(max(0, number - 1), number + 1), wants)
+            if proved[-1].block.hash == block_hash:
+                return
         except TimeoutError:  # our own load may be the cause, so it is not paused; the next endpoint gets the same time
             silent.add(one.place)
             until = time.monotonic() + WAIT_SECONDS
