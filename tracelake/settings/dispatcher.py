@@ -103,6 +103,14 @@ class FlowSettings(Group):
         ge=0,
         le=512,
     )
+    rpc_lease_seconds: float = setting(
+        10.0,
+        "How long a worker may use its share of the limits of `rpc_pools` without an answer of the Dispatcher; so long"
+        " others wait for the share of one that has died.",
+        unit="s",
+        ge=1,
+        le=300,
+    )
 
 
 class LoopSettings(Group):
