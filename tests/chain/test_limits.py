@@ -79,7 +79,7 @@ async def test_an_executor_that_dies_gives_its_place_back() -> None:
     limits, requests = a_share(1), Requests()
     async with serve_limits({"main": limits}, "127.0.0.1") as limiter:
         reader, writer = await asyncio.open_connection(limiter.host, limiter.port)
-        writer.write(f"{limiter.token} main 0 1\n".encode())
+        writer.write(f"{limiter.token} main 0 1 \n".encode())
         assert await reader.readline() == b"go\n"
         waits = asyncio.create_task(requests.send(limits))
         writer.transport.abort()
@@ -92,10 +92,10 @@ async def test_nothing_is_permitted_without_the_token_or_for_a_pool_that_is_not_
     limits = a_share(1)
     async with serve_limits({"main": limits}, "127.0.0.1") as limiter:
         for line in (
-            "wrong main 0 1\n",
-            f"{limiter.token} other 0 1\n",
+            "wrong main 0 1 \n",
+            f"{limiter.token} other 0 1 \n",
             "\n",
-            f"{limiter.token} main x 1\n",
+            f"{limiter.token} main x 1 \n",
             "é" * 5000,
         ):
             reader, writer = await asyncio.open_connection(limiter.host, limiter.port)

@@ -76,6 +76,9 @@ async def test_two_workers_and_their_executors_keep_to_one_limit(system: ChainSy
     assert await system.failures() == []
     assert await control.pool.fetchval("SELECT count(*) FROM rpc_shares") == 0, "workers that stop give them back"
     assert 1 < node.most <= IN_FLIGHT
+    counted = await control.pool.fetchval("SELECT sum(node_requests) FROM tasks")
+    assert counted == sum(calls for _, calls in node.came), "each call is counted for the task that made it"
+    assert await control.pool.fetchval("SELECT count(*) = 3 FROM tasks WHERE node_requests > 40 AND bytes_written > 0")
     total = 0
     for when, calls in sorted(node.came):
         total += calls

@@ -134,6 +134,14 @@ class LoopSettings(Group):
         unit="count",
         ge=1,
     )
+    metered_tasks: int = setting(
+        16,
+        "Tasks of a backfill with a budget of requests or bytes that are open at once: it may exceed its budget by what"
+        " these use.",
+        unit="count",
+        ge=1,
+        le=10000,
+    )
     lost_wake_up_seconds: float = setting(
         300.0,
         "A wake-up that no worker has claimed for so long, and whose message is gone, is sent again; so is a batch.",

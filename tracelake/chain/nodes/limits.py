@@ -23,9 +23,34 @@ _LOOK_SECONDS = 0.05
 
 
 class Permits(Protocol):
-    def permit(self, place: int, calls: int) -> AbstractAsyncContextManager[None]:
+    def permit(self, place: int, calls: int, counted_for: str = "") -> AbstractAsyncContextManager[None]:
         """For one request of so many calls to the endpoint at this place: waits until it may be sent."""
         ...
+
+
+class CallCounter:
+    """Calls to nodes, by whom they are counted for; only of those for whom `begin` was called."""
+
+    def __init__(self) -> None:
+        self._calls: dict[str, int] = {}
+        self._lock = threading.Lock()
+
+    def begin(self, counted_for: str) -> None:
+        with self._lock:
+            self._calls[counted_for] = 0
+
+    def add(self, counted_for: str, calls: int) -> None:
+        with self._lock:
+            if counted_for in self._calls:
+                self._calls[counted_for] += calls
+
+    def end(self, counted_for: str) -> int:
+        with self._lock:
+            return self._calls.pop(counted_for, 0)
+
+
+call_counter = CallCounter()
+"""Of this process: a worker's, whose executors ask it for each request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,11 +94,12 @@ class Limits:
         return self._slots.waiting > 0
 
     @asynccontextmanager
-    async def permit(self, place: int, calls: int) -> AsyncIterator[None]:
+    async def permit(self, place: int, calls: int, counted_for: str = "") -> AsyncIterator[None]:
         while True:
             async with self._slots:
                 lease = self._lease
                 if await self._turn(place, calls, lease):
+                    call_counter.add(counted_for, calls)
                     async with self._while_leased(lease):
                         yield
                     return

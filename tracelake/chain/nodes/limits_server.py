@@ -63,10 +63,10 @@ async def serve_limits(limits: Mapping[str, Limits], host: str) -> AsyncIterator
 async def _grant(
     limits: Mapping[str, Limits], token: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
 ) -> None:
-    given, name, place, calls = (await reader.readline()).decode("latin1").split()
+    given, name, place, calls, counted_for = (await reader.readline()).decode("latin1").split(" ")
     if not hmac.compare_digest(given.encode("latin1"), token.encode()) or name not in limits:
         return
-    asks = asyncio.ensure_future(_hold(limits[name], int(place), int(calls), writer))
+    asks = asyncio.ensure_future(_hold(limits[name], int(place), int(calls), counted_for.strip(), writer))
     gone = asyncio.ensure_future(reader.read())  # who asks sends nothing more, and closes when it is done
     try:
         await asyncio.wait({asks, gone}, return_when=asyncio.FIRST_COMPLETED)
@@ -76,8 +76,8 @@ async def _grant(
         await asyncio.gather(asks, gone, return_exceptions=True)
 
 
-async def _hold(limits: Limits, place: int, calls: int, writer: asyncio.StreamWriter) -> None:
-    async with limits.permit(place, calls):
+async def _hold(limits: Limits, place: int, calls: int, counted_for: str, writer: asyncio.StreamWriter) -> None:
+    async with limits.permit(place, calls, counted_for):
         writer.write(GO)
         await writer.drain()
         await asyncio.get_running_loop().create_future()
@@ -90,10 +90,10 @@ class RemoteLimits:
         self._limiter, self._pool = limiter, pool
 
     @asynccontextmanager
-    async def permit(self, place: int, calls: int) -> AsyncIterator[None]:
+    async def permit(self, place: int, calls: int, counted_for: str = "") -> AsyncIterator[None]:
         reader, writer = await self._connect()
         try:
-            writer.write(f"{self._limiter.token} {self._pool} {place} {calls}\n".encode())
+            writer.write(f"{self._limiter.token} {self._pool} {place} {calls} {counted_for}\n".encode())
             if await reader.readline() != GO:
                 raise share_is_over(self._pool)
             async with self._while_open(reader):

@@ -86,6 +86,8 @@ class RpcPool:
     longest_rest: float = 15.0
     """Seconds: the end of that doubling, and the most that a Retry-After is believed."""
     limiter: Limiter | None = None
+    counted_for: str = field(default="", compare=False)
+    """The task whose calls these are (`limits.py` counts them); what is known of the nodes is the same for all."""
 
     def __post_init__(self) -> None:
         if not self.endpoints:
