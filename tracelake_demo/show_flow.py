@@ -15,6 +15,7 @@ from tracelake_demo.system import Running
 NAME: Final = "flow"
 BLOCKS: Final = 1000
 """Of one trigger; in ranges of 10, each of which is a task."""
+FEW: Final = 100
 
 
 @dataclass(frozen=True)
@@ -30,13 +31,13 @@ class ShowFlow:
 
     def _pressure(self) -> None:
         triggers = self._until_paused()
-        self._trigger(triggers)
+        self._trigger(triggers * BLOCKS, FEW)
         pause = self._pauses()[0]
         self.line(f"trace trigger        {triggers * BLOCKS // 10} tasks for `load`, which runs one at a time")
         self.line(f"trace job pauses     {NAME}.{pause['job']} is {pause['because']}")
         self.wait(lambda: self._held() or not self._pauses(), "what comes meanwhile is held, or all is processed")
         self.line(f"                     a further trigger is accepted; {self._held()} event waits meanwhile")
-        tasks = (triggers + 1) * BLOCKS // 10
+        tasks = (triggers * BLOCKS + FEW) // 10
         self.wait(lambda: len(self.system.tasks(NAME, job="load", status="Completed")) == tasks, "all is processed")
         self.wait(lambda: not self._pauses(), "nothing is paused any more")
         self.line(f"                     resumed when the queue was short: {tasks} tasks, each once")
@@ -44,7 +45,7 @@ class ShowFlow:
     def _until_paused(self) -> int:
         """How many triggers it took: a quick machine may have worked one off before its queue is looked at."""
         for number in range(4):
-            self._trigger(number)
+            self._trigger(number * BLOCKS, BLOCKS)
             tasks = (number + 1) * BLOCKS // 10
             self.wait(partial(self._is_paused_or_done, tasks), "the queue of `load` pauses `cut`")
             if self._pauses():
@@ -54,8 +55,8 @@ class ShowFlow:
     def _is_paused_or_done(self, tasks: int) -> bool:
         return bool(self._pauses()) or len(self.system.tasks(NAME, job="load", status="Completed")) >= tasks
 
-    def _trigger(self, number: int) -> None:
-        self.system.trace("trigger", NAME, "ask", "--range", f"{number * BLOCKS}-{(number + 1) * BLOCKS - 1}")
+    def _trigger(self, first: int, blocks: int) -> None:
+        self.system.trace("trigger", NAME, "ask", "--range", f"{first}-{first + blocks - 1}")
 
     def _pauses(self) -> list[dict[str, Any]]:
         answer = self.system.get("/v1/pauses")
@@ -77,4 +78,5 @@ class ShowFlow:
 
 def _fires(source: dict[str, Any], fired: int) -> str:
     following = source["next_fires"][0]["local"]
-    return f"fired {fired} times so far, and next at {following}" if fired else f"fires first at {following}"
+    times = "once" if fired == 1 else f"{fired} times"
+    return f"fired {times} so far, and next at {following}" if fired else f"fires first at {following}"
