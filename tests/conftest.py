@@ -60,6 +60,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--parity-seed", type=int, default=1, help="which ones")
     parser.addoption("--fault-seed", type=int, default=1, help="what it disturbs, and when")
     parser.addoption("--storm-seed", type=int, default=None, help="which ones; without it, others each time")
+    parser.addoption("--scale-ins", type=int, default=40, help="how many workers are stopped under load")
     parser.addoption("--storm-seconds", type=float, default=20.0, help="how long a whole system is disturbed")
     parser.addoption("--storms", type=int, default=3, help="how many stories of reorgs and kills are made up")
     parser.addoption("--generated-code", action="store_true", help="the shared Spark compiles its plans to Java code")

@@ -32,6 +32,7 @@ from tracelake.lite.network_ports import LOOPBACK, free_port
 from tracelake_demo.check_alerts import Raised, raised
 from tracelake_demo.check_rows import Story, check_datasets
 from tracelake_demo.receiver import Hook, listening
+from tracelake_demo.show_flow import ShowFlow
 from tracelake_demo.system import Command, Running, nobodys_settings, up
 from tracelake_devchain.chain import Chain
 from tracelake_devchain.process import Devchain, running
@@ -116,6 +117,8 @@ class _Show:
             self._datasets(system, self._alerts(system, truth))
             self._explain(system)
             self._change(system)
+            self._heading("A queue that is too long pauses what is upstream; a schedule fires a source")
+            ShowFlow(system, self._line, self._wait, self._expect).show()
             families = {int(process["pid"]) for process in system.processes()}
         self._expect(not members_of(families), "no process is left")
 
@@ -132,7 +135,9 @@ class _Show:
         self._line(f"/v1/me, dev token    200 {me['email']}, {me['role']} of organisation {me['org_slug']!r}")
 
     def _deploy(self, system: Running) -> None:
-        self._heading("Two DAGs: the chain, past and live, with user code that watches it; and alerts to a webhook")
+        self._heading(
+            "Three DAGs: the chain, past and live, with user code that watches it; alerts to a webhook; and a schedule"
+        )
         channel = system.trace("alert", "channel", "create", "demo", "--url", self._hook.url)
         self._hook.secret = channel["secret"]
         system.trace("alert", "create", "large_transfers", "--channel", "demo")
@@ -140,6 +145,7 @@ class _Show:
         for name, file in (
             (DAG, _in_pieces(self._home.root.parent)),
             ("alerts", files("tracelake_demo") / "alerts.yaml"),
+            ("flow", files("tracelake_demo") / "flow.yaml"),
         ):
             deployed = system.trace("dag", "deploy", str(file), "--activate")
             self._line(f"{name}: {', '.join(deployed['deployed']['jobs'])}")
@@ -293,9 +299,16 @@ class _Show:
 
     def _kill_runner(self, system: Running) -> str:
         self._devchain.mine(10)
-        self._wait(lambda: bool(system.tasks(DAG, job=FUNCTION, status="Running")), "a function runs")
+        self._wait(lambda: self._seen_running(system), "a function runs")
         self._killed(system, "runner")
         return "kill -9 of the runner while user code ran: restarted"
+
+    def _seen_running(self, system: Running) -> bool:
+        """One that has ended before it was seen is followed by another, for the next block."""
+        tasks = system.tasks(DAG, job=FUNCTION)
+        if tasks and all(item["status"] == "Completed" for item in tasks):
+            self._devchain.mine(1)
+        return any(item["status"] == "Running" for item in tasks)
 
     def _tried_again(self, system: Running) -> str:
         """A function that had just ended was not interrupted: then it tries again."""

@@ -11,10 +11,11 @@ from uuid import uuid4
 import pytest
 
 from tests.support.dispatcher.control import PULL, Org, an_org, control_for, deployed_and_active
-from tests.support.dispatcher.run_tasks import drain, settle
+from tests.support.dispatcher.run_tasks import claim_one, drain, finish, settle
 from tests.support.operators import registered
 from tests.support.verbs import activate_dag, deploy_dag, trigger
 from tracelake.dispatcher.control import Control
+from tracelake.dispatcher.tasks.show import show_task
 from tracelake.dispatcher.versions.gaps import list_gaps
 from tracelake.dispatcher.versions.run_backfills import RunBackfills
 from tracelake.dispatcher.versions.show_backfills import change_backfill, list_backfills, show_backfill
@@ -22,7 +23,7 @@ from tracelake.dispatcher.versions.start_backfill import start_backfill
 from tracelake.errors import Conflict, InvalidRequest, NotFound, TraceError
 from tracelake.settings import LoopSettings
 from tracelake.store.identity import find_user
-from tracelake.wire.user_backfills import BackfillAnswer, BackfillRequest, BackfillRow, Gaps, GapsQuery
+from tracelake.wire.user_backfills import BackfillAnswer, BackfillBudget, BackfillRequest, BackfillRow, Gaps, GapsQuery
 
 pytestmark = pytest.mark.anyio
 
@@ -190,19 +191,87 @@ async def test_the_newest_come_first(control: Control, org: Org) -> None:
     assert await queued(control) == ["40-49", "30-39", "20-29", "10-19", "0-9"]
 
 
-async def test_a_backfill_ends_with_its_budget(control: Control, org: Org) -> None:
+async def resumed(control: Control, org: Org, backfill: BackfillRow, **budget: Any) -> BackfillRow:
+    signal, given = control.after_commit.backfills, BackfillBudget(**budget)
+    return await change_backfill(control.pool, signal, org.id, backfill.id, "Running", budget=given)
+
+
+async def shown(control: Control, org: Org, backfill: BackfillRow) -> BackfillRow:
+    return await show_backfill(control.pool, org.id, backfill.id)
+
+
+async def test_a_backfill_stops_with_its_budget_and_goes_on_with_a_larger_one(control: Control, org: Org) -> None:
     await a_version_behind(control, org)
     backfill = await started(control, org, job="bake", start=0, end=49, tasks=2)
     await run(control)
     assert await queued(control) == ["0-9", "10-19"]
-    assert (
-        await show_backfill(control.pool, org.id, backfill.id)
-    ).ended_because == "the tasks of its budget were created"
-    backfill = await started(control, org, job="bake", start=0, end=49, hours=1)
+    stopped = await shown(control, org, backfill)
+    assert (stopped.status, stopped.stopped_because) == ("Paused", "the tasks of its budget were created")
+    for budget in ({}, {"tasks": 2}):
+        with pytest.raises(Conflict, match="2 tasks are used, and the budget is 2"):
+            await resumed(control, org, backfill, **budget)
+    assert (await resumed(control, org, backfill, tasks=3, hours=1)).stopped_because is None
+    await run(control)
+    assert await queued(control) == ["0-9", "10-19", "20-29"]
+    await resumed(control, org, backfill, tasks=9)
     await control.pool.execute("UPDATE backfills SET budget_until = now()")
     await run(control)
-    assert (await show_backfill(control.pool, org.id, backfill.id)).ended_because == "the hours of its budget are over"
-    assert len(await queued(control)) == 2
+    assert (await shown(control, org, backfill)).stopped_because == "the hours of its budget are over"
+    with pytest.raises(Conflict, match="hours"):
+        await resumed(control, org, backfill)
+    await resumed(control, org, backfill, hours=1)
+    await run(control)
+    assert len(await queued(control)) == 5
+    assert (await shown(control, org, backfill)).ended_because == "complete"
+
+
+async def run_metered(control: Control, requests: int) -> int:
+    """A round of the loop with at most two open tasks, and those tasks; how many there were."""
+    await control.pool.execute("UPDATE backfills SET due_at = now()")
+    while await step(control, metered_tasks=2):
+        pass
+    ran = 0
+    while (held := await claim_one(control)) is not None:
+        await finish(control, held, requests=requests)
+        ran += 1
+    return ran
+
+
+async def test_a_budget_of_requests_is_a_stop_that_can_be_raised(control: Control, org: Org) -> None:
+    await a_version_behind(control, org)
+    backfill = await started(control, org, job="bake", start=0, end=49, requests=150)
+    assert [await run_metered(control, requests=100) for _ in range(3)] == [2, 0, 0], "few are open at once"
+    stopped = await shown(control, org, backfill)
+    assert (stopped.status, stopped.stopped_because) == ("Paused", "the requests of its budget were sent")
+    assert (stopped.used_requests, stopped.budget_requests, stopped.created) == (200, 150, 2)
+    with pytest.raises(Conflict, match="200 requests are used, and the budget is 200"):
+        await resumed(control, org, backfill, requests=200)
+    await resumed(control, org, backfill, requests=1000)
+    assert [await run_metered(control, requests=100) for _ in range(3)] == [2, 1, 0]
+    done = await shown(control, org, backfill)
+    assert (done.status, done.ended_because, done.used_requests) == ("Done", "complete", 500)
+
+
+async def test_a_budget_of_bytes_counts_the_files_that_were_committed(control: Control, org: Org) -> None:
+    await a_version_behind(control, org)
+    backfill = await started(control, org, job="bake", start=0, end=49, bytes=1)
+    assert [await run_metered(control, requests=0) for _ in range(2)] == [2, 0]
+    stopped = await shown(control, org, backfill)
+    written = await control.pool.fetchval("SELECT sum(bytes_written) FROM tasks WHERE history")
+    assert stopped.stopped_because == "the bytes of its budget were written"
+    assert stopped.used_bytes == written > 1
+
+
+async def test_requests_of_failed_attempts_count_and_are_shown_with_the_task(control: Control, org: Org) -> None:
+    await a_version_behind(control, org)
+    backfill = await started(control, org, job="bake", start=0, end=9, requests=5)
+    await run(control)
+    held = await claim_one(control)
+    assert held is not None
+    await finish(control, held, lambda _: True, requests=7)
+    assert (await shown(control, org, backfill)).used_requests == 7
+    task = await show_task(control.pool, org.id, held[0].task.task_id)
+    assert (task.status, task.node_requests, task.bytes_written) == ("Failed", 7, 0)
 
 
 async def test_all_gaps_of_a_dag_are_filled_and_alerts_are_not_repeated(control: Control, org: Org) -> None:

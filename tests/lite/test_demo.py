@@ -68,6 +68,9 @@ def test_the_demo_shows_everything_finds_it_right_and_touches_nothing_of_yours(f
         "none is false",
         "each delivered once to the webhook, signed",
         "trace why transfers 0-499",
+        "tasks of flow.load were queued (limit 20)",
+        "resumed when the queue was short",
+        "trace source show    flow.tick",
         "What to try next",
     ):
         assert words in output

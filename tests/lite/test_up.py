@@ -17,8 +17,10 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import httpx
 import psycopg
@@ -39,7 +41,7 @@ TRACE = [sys.executable, "-m", "tracelake"]
 def system() -> Iterator[TraceUp]:
     """Everything, Spark included; the tests below share it and leave it as they found it."""
     for folder in new_folder():
-        made = short_run(folder)
+        made = short_run(folder, env={"TRACE_WORKER__MAX": "2", "TRACE_WORKER__SPARE_SECONDS": "1"})
         made.start()
         yield made
         made.stop()
@@ -209,6 +211,46 @@ def test_a_child_that_hangs_is_restarted(system: TraceUp) -> None:
     before = system.processes()["scheduler"]["pid"]
     os.kill(before, signal.SIGSTOP)
     wait_until(lambda: is_restarted(system.processes()["scheduler"], before), "the scheduler is restarted")
+
+
+MANY = """
+name: many
+jobs:
+  - {name: ask, operator: noop, runtime: dispatcher, source: {kind: manual}}
+  - {name: cut, operator: range_splitter, runtime: dispatcher, config: {chunk: 1}, inputs: [{from: {job: ask}}]}
+  - {name: work, operator: noop, runtime: ecs_platform, inputs: [{from: {job: cut}}]}
+"""
+
+
+def test_under_load_a_second_worker_starts_and_it_is_drained_when_the_load_is_over(system: TraceUp) -> None:
+    """Costs a start of Spark."""
+    file = system.home.parent / "many.yaml"
+    file.write_text(MANY)
+    assert system.trace("dag", "deploy", str(file), "--activate").returncode == 0
+    first = 0
+    while "worker-2" not in system.processes():
+        request = str(uuid4())
+        blocks = f"{first}-{first + 299}"
+        done = system.trace("trigger", "many", "ask", "--range", blocks, "--request-id", request)
+        assert done.returncode == 0, done.stderr
+        wait_until(partial(second_or_ended, system, request), "a second worker starts, or the tasks have ended")
+        first += 300
+    wait_until(lambda: progress(system, request)["succeeded"], "every task is completed")
+    wait_until(lambda: "worker-2" not in system.processes(), "the second worker has ended")
+    assert system.processes()["worker"]["state"] == "ready"
+    with system.client() as client:
+        tasks = client.get("/v1/tasks", params={"dag": "many", "job": "work", "limit": 300}).json()["tasks"]
+    assert {task["attempt"] for task in tasks} == {1}, "no lease was lost"
+
+
+def progress(system: TraceUp, request: str) -> dict[str, Any]:
+    with system.client() as client:
+        found: dict[str, Any] = client.get(f"/v1/triggers/{request}", params={"downstream": "true"}).json()
+        return found
+
+
+def second_or_ended(system: TraceUp, request: str) -> bool:
+    return "worker-2" in system.processes() or bool(progress(system, request)["ended"])
 
 
 def test_down_stops_everything_and_leaves_nothing(system: TraceUp) -> None:

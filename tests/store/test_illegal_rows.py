@@ -231,6 +231,16 @@ LEGAL: dict[str, Row] = {
     "reconcile_marks": {"only_one": True},
     "orphan_file_marks": {"only_one": True},
     "source_drains": {"until": "infinity"},
+    "rpc_shares": {
+        "pool": "main",
+        "worker": "one",
+        "request": 1,
+        "in_flight": 1,
+        "used": 0,
+        "wanted": 0,
+        "limit_in_flight": 1,
+        "expires_at": "infinity",
+    },
     "in_flight_limits": {"kind": "operator", "name": "new", "max_in_flight": 1},
     "pauses": {
         "org_id": uid("org a"),
@@ -646,6 +656,7 @@ CASES = [
         "tasks",
         ("a task is of a job of its org", "job_of_same_org", {"job_id": uid("job b")}),
         ("attempts count from 1", "attempt_within_max", {"attempt": 0}),
+        ("a task has not sent fewer requests than none", "use_not_negative", {"node_requests": -1}),
         ("no attempt beyond the last", "attempt_within_max", {"attempt": 4}, {"attempt": 3}),
         (
             "an attempt beyond the last is one that the platform ended",
@@ -881,6 +892,14 @@ CASES = [
             {"status": "Done", "ended_at": T1, "ended_because": "complete"},
         ),
         ("an ended backfill says why", "ended_says_why", {"ended_because": "complete"}),
+        ("a budget of requests allows one", "use_budgets_are_positive", {"budget_requests": 0}, {"budget_requests": 1}),
+        ("a budget of bytes allows one", "use_budgets_are_positive", {"budget_bytes": 0}, {"budget_bytes": 1}),
+        (
+            "a backfill whose budget is used up is paused",
+            "stopped_are_paused",
+            {"status": "Running"},
+            {"status": "Paused", "stopped_because": "requests"},
+        ),
     ),
     *of(
         "dag_activations",
@@ -1216,6 +1235,11 @@ CASES = [
         ("a limit is of an operator or a runtime", "kind_is_known", {"kind": "job"}),
         ("the name of a limit is one that jobs can have", "name_is_snake", {"name": "No-op"}),
         ("a limit allows one task", "allow_one", {"max_in_flight": 0}),
+    ),
+    *of(
+        "rpc_shares",
+        ("a share is not less than nothing", "counts_not_negative", {"in_flight": -1}, {"in_flight": 0}),
+        ("a pool's limit allows one request", "have_a_limit", {"limit_in_flight": 0}),
     ),
     *of(
         "source_schedules",

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-# What must be found among finished rows too: a row by its id, and a duplicate by its key.
+# What must be found among finished rows too: a row by its id, a duplicate by its key, what a backfill has used.
 OVER_HISTORY = {
     "tasks_pkey",
     "idx_tasks_job_dedupe",
     "idx_tasks_memo",
+    "idx_tasks_history_use",
     "task_attempts_pkey",
     "idx_task_attempts_begun",
     "events_pkey",

@@ -12,12 +12,15 @@ import pytest
 
 from tests.support.systems.walk import Walk, walking, working
 from tests.support.verbs import trigger
+from tests.support.waiting import until
 from tracelake.operators.api.outcome import Outcome
 from tracelake.wire.task_messages import TaskPayload
 
 pytestmark = pytest.mark.anyio
 
-SCALE_INS = 40
+ENDED = """
+SELECT count(*) = $1 FROM tasks t JOIN jobs j ON j.id = t.job_id WHERE j.name = 'work' AND t.status = 'Completed'
+"""
 TAKEN_BY = "SELECT count(*) FROM task_attempts WHERE worker_id = $1"
 
 
@@ -38,17 +41,19 @@ def short_work(task: TaskPayload) -> Outcome:
     return Outcome()
 
 
-async def test_no_attempt_is_lost_when_workers_are_stopped_under_load(walk: Walk) -> None:
+async def test_no_attempt_is_lost_when_workers_are_stopped_under_load(
+    walk: Walk, request: pytest.FixtureRequest
+) -> None:
     """Each worker is to stop while it has tasks, and another starts."""
     sent = 0
     async with working(walk.worker("stays", short_work)):
-        for number in range(SCALE_INS):
+        for number in range(request.config.getoption("--scale-ins")):
             name = f"goes {number}"
             async with working(walk.worker(name, short_work)):
                 while not await walk.control.pool.fetchval(TAKEN_BY, name):
                     sent += 1
                     await trigger(walk.control, walk.org.id, "walk", "ask", cursor=sent, request_id=uuid4())
-        await walk.until("work", ["Completed"] * sent)
+        await until(lambda: walk.control.pool.fetchval(ENDED, sent), "every task is completed")
     attempts = "SELECT count(*) FILTER (WHERE a.attempt > 1 OR a.outcome <> 'Completed') FROM task_attempts a"
     assert await walk.control.pool.fetchval(attempts) == 0
     assert await walk.control.pool.fetchval("SELECT count(*) FROM task_attempts") >= sent

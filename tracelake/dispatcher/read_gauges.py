@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 import asyncpg
 import structlog
 
+from tracelake.dispatcher.flow.list_in_flight import PoolRow
 from tracelake.dispatcher.outbox.drain import BUFFER_QUEUE
 from tracelake.domain.pressure import Priority
 from tracelake.domain.tiers import queue_of_tier
@@ -22,7 +23,7 @@ from tracelake.runtime.metrics import Metrics
 from tracelake.runtime.tracing import span
 from tracelake.settings import RuntimeSettings
 from tracelake.store.db import OUTAGES
-from tracelake.store.queries import queries
+from tracelake.store.queries import fetch_rows, queries
 
 log = structlog.get_logger()
 
@@ -63,6 +64,7 @@ class Gauges:
                 with span("gauges"):
                     return {
                         **await self._state(),
+                        **await self._rpc_pools(),
                         **await self._queues(),
                         "trace_gauges_read": [((), 1.0)],
                     }
@@ -92,6 +94,21 @@ class Gauges:
             "trace_sources": [((state,), count) for state, count in sources],
             "trace_jobs_paused": [((org, dag, job, reason), 1.0) for org, dag, job, reason in paused],
             "trace_events_held": [((org, dag, job), count) for org, dag, job, count in held],
+        }
+
+    async def _rpc_pools(self) -> Samples:
+        pools = await fetch_rows(self._pool, queries("rpc_shares")["list_pools"], PoolRow)
+        rates = [(row.pool, row.leased_rate or 0.0, row.limit_rate) for row in pools if row.limit_rate is not None]
+        return {
+            "trace_rpc_pool_requests": [
+                ((row.pool, state), getattr(row, state)) for row in pools for state in ("used", "leased", "limit")
+            ],
+            "trace_rpc_pool_calls_per_second": [
+                ((pool, state), rate)
+                for pool, leased, limit in rates
+                for state, rate in (("leased", leased), ("limit", limit))
+            ],
+            "trace_rpc_pool_workers": [((row.pool,), row.workers) for row in pools],
         }
 
     async def _queues(self) -> Samples:

@@ -209,6 +209,15 @@ GAUGES: Final[dict[str, tuple[str, Sequence[str]]]] = {
         "Tasks that are woken, run, or wait for a slot, by operator; always-on sources are left out.",
         ("operator", "runtime", "state"),
     ),
+    "trace_rpc_pool_requests": (
+        "Requests to the nodes of a pool: under way, leased to workers, and the limit.",
+        ("pool", "state"),
+    ),
+    "trace_rpc_pool_calls_per_second": (
+        "Calls a second to each node of a pool: leased to workers, and the limit, if it has one.",
+        ("pool", "state"),
+    ),
+    "trace_rpc_pool_workers": ("Workers that have a share of the limits of a pool of nodes.", ("pool",)),
     "trace_lease_lag_seconds": ("How far past its end the oldest lease is that has not been expired yet.", ()),
     "trace_retry_lag_seconds": ("How far past its time the oldest retry is that was not queued yet.", ()),
     "trace_outbox_pending": ("Outbox entries that are pending.", ("kind",)),

@@ -164,6 +164,12 @@ class WorkerSettings(Group):
         None, "Where the files are that jobs may read (`read_files`); unset: they may read none.", unit="folder"
     )
 
+    limits_host: str = setting(
+        "127.0.0.1",
+        "The address where the executors of its Spark ask whether a request to a node fits the limits of `rpc_pools`;"
+        " with Spark on a cluster, one of this machine that the executors can reach.",
+    )
+
     @model_validator(mode="after")
     def _min_is_not_above_max(self) -> Self:
         if self.min > self.max:

@@ -103,6 +103,14 @@ class FlowSettings(Group):
         ge=0,
         le=512,
     )
+    rpc_lease_seconds: float = setting(
+        10.0,
+        "How long a worker may use its share of the limits of `rpc_pools` without an answer of the Dispatcher; so long"
+        " others wait for the share of one that has died.",
+        unit="s",
+        ge=1,
+        le=300,
+    )
 
 
 class LoopSettings(Group):
@@ -125,6 +133,14 @@ class LoopSettings(Group):
         "No tasks are created to catch up while a job has so many queued, so that new updates do not wait behind them.",
         unit="count",
         ge=1,
+    )
+    metered_tasks: int = setting(
+        16,
+        "Tasks of a backfill with a budget of requests or bytes that are open at once: it may exceed its budget by what"
+        " these use.",
+        unit="count",
+        ge=1,
+        le=10000,
     )
     lost_wake_up_seconds: float = setting(
         300.0,

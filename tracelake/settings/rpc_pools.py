@@ -37,13 +37,15 @@ class RpcPoolSettings(Group):
         unit="headers",
     )
     chain_id: int = setting(1, "What every node must say its chain is.", unit="number", ge=1, lt=2**63)
-    max_concurrency: int = setting(8, "Requests under way at once, in each process.", unit="count", ge=1, le=256)
+    max_concurrency: int = setting(
+        8, "Requests under way at once, of all workers together.", unit="count", ge=1, le=256
+    )
     batch_size: int = setting(
         100, "Calls in one request, at most those of a second; halved for a node that refuses it.", unit="count", ge=1
     )
     requests_per_second: float | None = setting(
         None,
-        "Calls a second to each node, in each process; a batch counts as its calls; unset: no limit of our own.",
+        "Calls a second to each node, of all workers together; a batch counts as its calls; unset: no limit of ours.",
         unit="1/s",
         gt=0,
     )

@@ -63,6 +63,7 @@ from tracelake.wire.output_messages import (
     FilesRequest,
 )
 from tracelake.wire.query_messages import AuditAnswer, AuditRequest, AuditRow, RelationsAnswer, RelationsRequest
+from tracelake.wire.rpc_share_messages import RpcSharesAnswer, RpcSharesRequest
 from tracelake.wire.source_messages import (
     CHANGES_SECONDS,
     ChangesAnswer,
@@ -170,6 +171,10 @@ class DispatcherClient:
         """What the tasks of a runtime need: decides how many workers are wanted."""
         answer = await self._get("/internal/worker-load", runtime=runtime)
         return msgspec.json.decode(answer.content, type=WorkerLoadAnswer)
+
+    async def lease_rpc_shares(self, request: RpcSharesRequest) -> RpcSharesAnswer:
+        """What this worker may use of the limits of pools of nodes, for some seconds."""
+        return await _call(self.http, "/internal/rpc-shares", request, RpcSharesAnswer)
 
     async def drain_sources(self) -> int:
         """Asks every source to stop, because the system shuts down. Returns how many."""

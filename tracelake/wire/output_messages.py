@@ -130,6 +130,8 @@ class CompleteRequest(Fenced, frozen=True):
     attempt does not count against the job's `max_attempts`."""
     progress: TaskProgress | None = None
     """The final progress; None: unchanged."""
+    requests: Number = 0
+    """Calls to chain nodes that the attempt made, however it ended."""
 
     def __post_init__(self) -> None:
         if self.error_message:

@@ -7,6 +7,7 @@ from typing import Final
 from tracelake.wire.call import LARGE_DAG_SECONDS, Call
 from tracelake.wire.user_backfills import (
     BackfillAnswer,
+    BackfillBudget,
     BackfillList,
     BackfillRequest,
     BackfillRow,
@@ -155,6 +156,15 @@ RUN_CALLS: Final = (
         "Create no more tasks for a backfill; those that it has created run on",
         BackfillRow,
     ),
-    Call("resume_backfill", "POST", "/backfills/{backfill}/resume", "writer", "Continue a backfill", BackfillRow),
+    Call(
+        "resume_backfill",
+        "POST",
+        "/backfills/{backfill}/resume",
+        "writer",
+        "Continue a backfill, with a larger budget if it was used up",
+        BackfillRow,
+        body=BackfillBudget,
+        optional_body=True,
+    ),
     Call("cancel_backfill", "POST", "/backfills/{backfill}/cancel", "writer", "End a backfill", BackfillRow),
 )

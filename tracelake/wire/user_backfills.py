@@ -12,6 +12,7 @@ from tracelake.wire.message import Message
 from tracelake.wire.user_fields import Edge, Text
 
 MAX_GAPS = 1000
+MAX_BUDGET = 2**53
 GapState = Literal["missing", "pending", "failed"]
 
 
@@ -58,6 +59,17 @@ class Gaps(Message, frozen=True):
     """Inputs that were compared."""
 
 
+class BackfillBudget(Message, frozen=True):
+    """What a stopped backfill may use from now on, if it is resumed; None: as before."""
+
+    tasks: Annotated[int, Meta(ge=1, le=MAX_BUDGET)] | None = None
+    hours: Annotated[float, Meta(gt=0, le=24 * 365)] | None = None
+    """From now on."""
+    requests: Annotated[int, Meta(ge=1, le=MAX_BUDGET)] | None = None
+    """In all, since it was started; so are tasks and bytes."""
+    bytes: Annotated[int, Meta(ge=1, le=MAX_BUDGET)] | None = None
+
+
 class BackfillRequest(Message, frozen=True):
     job: Text | None = None
     """None: the only manual source of the DAG; without a range, all of its jobs."""
@@ -65,13 +77,17 @@ class BackfillRequest(Message, frozen=True):
     end: Edge | None = None
     """Both inclusive. Without them: everything that the jobs lack."""
     order: Literal["oldest", "newest"] = "oldest"
-    tasks: Annotated[int, Meta(ge=1)] | None = None
-    """It ends when it has created so many tasks."""
+    tasks: Annotated[int, Meta(ge=1, le=MAX_BUDGET)] | None = None
+    """It stops when it has created so many tasks."""
     hours: Annotated[float, Meta(gt=0, le=24 * 365)] | None = None
-    """It ends after so much time."""
+    """It stops after so much time."""
     again: bool = False
     """Also what was processed before."""
     dry_run: bool = False
+    requests: Annotated[int, Meta(ge=1, le=MAX_BUDGET)] | None = None
+    """It stops when its tasks have sent so many calls to chain nodes."""
+    bytes: Annotated[int, Meta(ge=1, le=MAX_BUDGET)] | None = None
+    """It stops when its tasks have written so many bytes of files."""
 
 
 class BackfillRow(Message, frozen=True):
@@ -84,12 +100,20 @@ class BackfillRow(Message, frozen=True):
     ended_because: str | None
     order: str
     again: bool
+    stopped_because: str | None
+    """Which budget is used up: it is paused until it is resumed with a larger one."""
     budget_tasks: int | None
     budget_until: datetime | None
+    budget_requests: int | None
+    budget_bytes: int | None
     planned: int
     """Partitions that were to be processed when it began; of a source, blocks."""
     created: int
     """How many of them have got a task; of a source, blocks whose event was sent."""
+    used_requests: int | None
+    """Calls to chain nodes of the DAG's tasks about such data since it began; None in a list, if it has ended."""
+    used_bytes: int | None
+    """The same: bytes of files that were committed."""
     open_tasks: int
     """Tasks of the DAG about such data that wait or run."""
     created_at: datetime

@@ -188,8 +188,27 @@ class InFlight(Message, frozen=True):
     """The same of the runtime."""
 
 
+class RpcPoolUse(Message, frozen=True):
+    """What workers use of the limits of a pool of nodes, of all organisations."""
+
+    pool: str
+    workers: int
+    """Those that have a share."""
+    used: int
+    """Requests under way, as the workers last said."""
+    leased: int
+    """Requests that they may have under way."""
+    limit: int
+    """`max_concurrency` of the pool."""
+    leased_rate: float | None
+    """Calls a second that they may send to each node."""
+    limit_rate: float | None
+    """`requests_per_second` of the pool; None: no limit."""
+
+
 class InFlightList(Message, frozen=True):
     in_flight: list[InFlight]
+    rpc_pools: list[RpcPoolUse] = []
 
 
 class ProgressQuery(Message, frozen=True):

@@ -189,6 +189,10 @@ class TaskDetail(Message, frozen=True):
     """The later task that did its work too: of a job that makes its whole output anew, the newest update is enough."""
     history: bool
     """It was created to catch up with data that was there before, or by an event of such a task."""
+    node_requests: int
+    """Calls to chain nodes of all attempts that reported their end."""
+    bytes_written: int
+    """Bytes of the files that it committed."""
     memoized_from: UUID | None
     event: EventRow | None
     invalidation: InvalidationRow | None

@@ -23,6 +23,7 @@ from tracelake.settings import RpcPoolSettings, Settings
 from tracelake.spark.owner import SparkOwner, options_for
 from tracelake.store.db import answers, open_pool, required
 from tracelake.wire.client import dispatcher_client, task_client
+from tracelake.worker.lease_rpc_shares import leased_pools
 from tracelake.worker.run_task import Runner
 from tracelake.worker.wrapper import Wrapper
 
@@ -41,34 +42,35 @@ async def main(process: Process, queue: Queue, objects: ObjectStore) -> None:
     # A thread for every task and every source, and some for other work.
     threads = ThreadPoolExecutor(settings.worker.concurrency + SOURCES + SPARE_THREADS, "task")
     asyncio.get_running_loop().set_default_executor(threads)
+    worker_id, usable = f"worker {socket.gethostname()}:{os.getpid()}", resources(settings)
     async with (
         open_pool(required(settings.data.dsn, "data.dsn"), name="worker", max_size=4) as data,
         dispatcher_client(settings) as dispatcher,
         task_client(settings) as tasks,
         _spark(process, settings) as (spark, status),
     ):
-        runner = Runner(
-            objects, resources(settings), spark.session(), hide=redactor(settings), secrets=settings.secrets
-        )
-        wrapper = Wrapper(
-            queue=queue,
-            queue_name=queue_of(settings),
-            dispatcher=dispatcher,
-            tasks=tasks,
-            runner=runner,
-            worker_id=f"worker {socket.gethostname()}:{os.getpid()}",
-            concurrency=settings.worker.concurrency,
-            metrics=process.metrics,
-            normal_share=settings.flow.normal_share,
-            reserved=settings.flow.reserved_slots,
-        )
         # In this order: where all of it starts at once, there is no Dispatcher before there are databases.
         await wait_for_service(process, "the Dispatcher", dispatcher.ready)
         await wait_for_service(process, "data Postgres", lambda: answers(data))
-        process.ready(status)
-        watch = asyncio.create_task(_stop_without_spark(process, runner, spark))
-        await wrapper.work(process.stop)
-        watch.cancel()
+        async with leased_pools(dispatcher, worker_id, usable.rpc_pools, settings.worker.limits_host) as pools:
+            usable = replace(usable, rpc_pools=pools)
+            runner = Runner(objects, usable, spark.session(), hide=redactor(settings), secrets=settings.secrets)
+            wrapper = Wrapper(
+                queue=queue,
+                queue_name=queue_of(settings),
+                dispatcher=dispatcher,
+                tasks=tasks,
+                runner=runner,
+                worker_id=worker_id,
+                concurrency=settings.worker.concurrency,
+                metrics=process.metrics,
+                normal_share=settings.flow.normal_share,
+                reserved=settings.flow.reserved_slots,
+            )
+            process.ready(status)
+            watch = asyncio.create_task(_stop_without_spark(process, runner, spark))
+            await wrapper.work(process.stop)
+            watch.cancel()
         if runner.spark_lost.is_set():
             raise SetupError("Spark has ended, so this worker ends too", hint="its supervisor starts both anew")
 

@@ -9,14 +9,16 @@ import threading
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
+import msgspec
 import structlog
 from pydantic import BaseModel, SecretStr
 
 from tracelake.capability.claims import decode
 from tracelake.capability.jws import parse_token
+from tracelake.chain.nodes.limits import call_counter
 from tracelake.errors import (
     DatabaseUnavailable,
     DiskFull,
@@ -96,6 +98,14 @@ class Runner:
             "attempt": claimed.attempt,
             "lease_token": claimed.lease_token,
         }
+        call_counter.begin(tag_of(claimed))
+        try:
+            finished = self._run(claimed, api, fence)
+        finally:
+            requests = call_counter.end(tag_of(claimed))
+        return replace(finished, request=msgspec.structs.replace(finished.request, requests=requests))
+
+    def _run(self, claimed: Claimed, api: TaskApi, fence: dict[str, Any]) -> Finished:
         try:
             with self._tagged(claimed):
                 return self._outcome(claimed, api, fence)
@@ -155,7 +165,13 @@ class Runner:
         # A DAG that was deployed before this was refused may name secrets for an operator that takes none.
         named = (task.secrets or ()) if operator.spec.takes_secrets else ()
         secrets = secrets_of_job(named, self.secrets)
-        return TaskContext(task, org_id, config, self.spark, self.objects, api, self.resources, secrets, self.hide)
+        resources = self._counted(tag_of(claimed))
+        return TaskContext(task, org_id, config, self.spark, self.objects, api, resources, secrets, self.hide)
+
+    def _counted(self, tag: str) -> Resources:
+        """Its calls to nodes are counted for this attempt."""
+        pools = {name: replace(pool, counted_for=tag) for name, pool in self.resources.rpc_pools.items()}
+        return replace(self.resources, rpc_pools=pools)
 
     @contextmanager
     def _tagged(self, claimed: Claimed) -> Iterator[None]:

@@ -220,4 +220,5 @@ def _failed(request: CompleteRequest, refusal: TraceError) -> CompleteRequest:
         status="Failed",
         error_message=f"the completion was refused: {refusal.message}{hint}"[:MAX_ERROR_CHARS],
         retryable=isinstance(refusal, Conflict) and not isinstance(refusal, Incompatible),
+        requests=request.requests,
     )

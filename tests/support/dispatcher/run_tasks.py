@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from uuid import UUID
 
+import msgspec
+
 from tests.support.dispatcher.staged_files import Partition, staged, text_of
 from tracelake.capability.claims import Claims, decode
 from tracelake.capability.jws import parse_token
@@ -72,15 +74,17 @@ async def claim_one(control: Control) -> Held | None:
     return None if found is None else await _claim(control, found)
 
 
-async def finish(control: Control, held: Held, fails: Fails = lambda _: False, content: Content | None = None) -> None:
-    """`content`: else the file is another one each time."""
+async def finish(
+    control: Control, held: Held, fails: Fails = lambda _: False, content: Content | None = None, *, requests: int = 0
+) -> None:
+    """`content`: else the file is another one each time. `requests`: to nodes, as the worker counted them."""
     task, claims = held
     fence = {"task_id": task.task.task_id, "attempt": task.attempt, "lease_token": task.lease_token}
     if fails(task):
         request = CompleteRequest(**fence, status="Failed", error_message="no", retryable=False)  # type: ignore[arg-type]
     else:
         request = _completed(control, task, fence, await content(control, task) if content else None)
-    await control.completer()(request, claims)
+    await control.completer()(msgspec.structs.replace(request, requests=requests), claims)
 
 
 async def _claim(control: Control, task_id: UUID) -> Held | None:

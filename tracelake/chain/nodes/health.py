@@ -12,8 +12,8 @@ import threading
 import time
 from dataclasses import dataclass
 
+from tracelake.chain.nodes.limits_server import limits_of
 from tracelake.chain.nodes.rpc_pool import Endpoint, RpcPool
-from tracelake.chain.nodes.shared_semaphore import SharedSemaphore
 from tracelake.errors import ProviderError, ProviderThrottled
 
 _DOUBLINGS = 60
@@ -37,8 +37,6 @@ class Standing:
     """Blocks that one eth_getLogs may cover; halved when it finds them too many."""
     failures: int = 0
     rests_until: float = 0.0
-    free_at: float = 0.0
-    """When the next call fits under requests_per_second."""
 
 
 def health_of(pool: RpcPool) -> Health:
@@ -52,7 +50,7 @@ class Health:
         self._pool = pool
         batch = min(pool.batch_size, max(1, int(pool.requests_per_second or pool.batch_size)))
         self.standings = [Standing(place, endpoint, batch) for place, endpoint in enumerate(pool.endpoints)]
-        self.slots = SharedSemaphore(pool.max_concurrency)
+        self.limits = limits_of(pool)
         self._next = 0
         self._lock = threading.Lock()
         self._jitter = random.Random()  # noqa: S311 - spreads retries, guards nothing
@@ -87,17 +85,6 @@ class Health:
         first = min(others, key=lambda other: other.rests_until)
         await asyncio.sleep(max(0.0, first.rests_until - now))
         return first
-
-    async def wait_turn(self, standing: Standing, calls: int) -> None:
-        """Keep to requests_per_second."""
-        if not self._pool.requests_per_second:
-            return
-        with self._lock:
-            now = time.monotonic()
-            start = max(now, standing.free_at)
-            standing.free_at = start + calls / self._pool.requests_per_second
-        if start > now:
-            await asyncio.sleep(start - now)
 
     def worked(self, standing: Standing) -> None:
         standing.failures = 0

@@ -105,8 +105,7 @@ class RpcClient:
         """One HTTP request; every failure is a ProviderError without an address in it."""
         assert self._session is not None, "use the client as a context manager"  # noqa: S101 - a bug of the caller
         label = standing.endpoint.label
-        async with self.health.slots:
-            await self.health.wait_turn(standing, calls)
+        async with self.health.limits.permit(standing.place, calls, self.pool.counted_for):
             try:
                 async with self._session.post(
                     standing.endpoint.url, data=body, headers=standing.endpoint.headers, allow_redirects=False

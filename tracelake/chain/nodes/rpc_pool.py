@@ -49,8 +49,20 @@ def _account(parts: SplitResult) -> tuple[str, str, str]:
 
 
 @dataclass(frozen=True, slots=True)
+class Limiter:
+    """Where a worker's share of the limits is asked for (`limits_server.py`)."""
+
+    host: str
+    port: int
+    token: str = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
 class RpcPool:
-    """Everything that asking a chain needs. Limits hold in each process, for all of its clients together."""
+    """Everything that asking a chain needs.
+
+    Limits hold for all who ask one `limiter`; without one, for all clients of this process together.
+    """
 
     name: str
     chain_id: int
@@ -73,6 +85,9 @@ class RpcPool:
     """Seconds that an endpoint rests after a failure; doubles with each one in a row, with jitter."""
     longest_rest: float = 15.0
     """Seconds: the end of that doubling, and the most that a Retry-After is believed."""
+    limiter: Limiter | None = None
+    counted_for: str = field(default="", compare=False)
+    """The task whose calls these are (`limits.py` counts them); what is known of the nodes is the same for all."""
 
     def __post_init__(self) -> None:
         if not self.endpoints:

@@ -11,12 +11,34 @@ from collections import deque
 
 
 class SharedSemaphore:
-    """Use as an async context manager: one place, until it is left."""
+    """Use as an async context manager: one place, until it is left. The number of places may change."""
 
     def __init__(self, count: int) -> None:
-        self._free = count
+        self._count = count
+        self._used = 0
+        self._peak = 0
         self._line: deque[asyncio.Future[None]] = deque()
         self._lock = threading.Lock()
+
+    @property
+    def used(self) -> int:
+        """More than there are for a while, if their number was lowered."""
+        return self._used
+
+    @property
+    def waiting(self) -> int:
+        return len(self._line)
+
+    def resize(self, count: int) -> None:
+        with self._lock:
+            self._count = count
+            self._admit()
+
+    def take_peak(self) -> int:
+        """The most that were used or waited for at once, since the last call."""
+        with self._lock:
+            peak, self._peak = self._peak, self._used + len(self._line)
+            return peak
 
     async def __aenter__(self) -> None:
         turn = self._take()
@@ -34,8 +56,9 @@ class SharedSemaphore:
 
     def _take(self) -> asyncio.Future[None] | None:
         with self._lock:
-            if self._free:
-                self._free -= 1
+            self._peak = max(self._peak, self._used + len(self._line) + 1)
+            if self._used < self._count:
+                self._used += 1
                 return None
             turn = asyncio.get_running_loop().create_future()
             self._line.append(turn)
@@ -50,14 +73,17 @@ class SharedSemaphore:
 
     def _give(self) -> None:
         with self._lock:
-            while self._line:
-                turn = self._line.popleft()
-                try:
-                    turn.get_loop().call_soon_threadsafe(_wake, turn)
-                except RuntimeError:  # the waiter is gone with its event loop
-                    continue
-                return
-            self._free += 1
+            self._used -= 1
+            self._admit()
+
+    def _admit(self) -> None:
+        while self._line and self._used < self._count:
+            turn = self._line.popleft()
+            try:
+                turn.get_loop().call_soon_threadsafe(_wake, turn)
+            except RuntimeError:  # the waiter is gone with its event loop
+                continue
+            self._used += 1
 
 
 def _wake(turn: asyncio.Future[None]) -> None:

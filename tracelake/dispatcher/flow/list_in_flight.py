@@ -1,13 +1,14 @@
-"""Lists how many tasks of an organisation are in flight, by operator and runtime, and the limits of these."""
+"""Lists how many tasks of an organisation are in flight, by operator and runtime, and what pools of nodes are used."""
 
 from __future__ import annotations
 
 from uuid import UUID
 
 import asyncpg
+from msgspec.structs import asdict
 
 from tracelake.store.queries import Row, fetch_rows, queries
-from tracelake.wire.user_dags import InFlight, InFlightList
+from tracelake.wire.user_dags import InFlight, InFlightList, RpcPoolUse
 
 
 class InFlightRow(Row, frozen=True):
@@ -20,8 +21,20 @@ class InFlightRow(Row, frozen=True):
     runtime_limit: int | None
 
 
+class PoolRow(Row, frozen=True):
+    pool: str
+    workers: int
+    used: int
+    leased: int
+    limit: int
+    leased_rate: float | None
+    limit_rate: float | None
+
+
 async def list_in_flight(pool: asyncpg.Pool, org_id: UUID) -> InFlightList:
     rows = await fetch_rows(pool, queries("flow")["list_in_flight"], InFlightRow, org_id)
+    pools = await fetch_rows(pool, queries("rpc_shares")["list_pools"], PoolRow)
     return InFlightList(
-        in_flight=[InFlight(**{name: getattr(row, name) for name in InFlight.__struct_fields__}) for row in rows]
+        in_flight=[InFlight(**{name: getattr(row, name) for name in InFlight.__struct_fields__}) for row in rows],
+        rpc_pools=[RpcPoolUse(**asdict(row)) for row in pools],
     )

@@ -17,6 +17,7 @@ from tracelake.dispatcher.alerts.for_delivery import alert_targets, failure_aler
 from tracelake.dispatcher.buffers.records import buffer_records
 from tracelake.dispatcher.buffers.settle import settle_buffers
 from tracelake.dispatcher.control import Control
+from tracelake.dispatcher.flow.lease_rpc_shares import lease_rpc_shares
 from tracelake.dispatcher.flow.read_worker_load import read_worker_load
 from tracelake.dispatcher.http.auth import WorkerGate
 from tracelake.dispatcher.http.openapi import document
@@ -39,6 +40,7 @@ from tracelake.store.signing_keys import published
 from tracelake.wire.alert_messages import FailuresRequest, TargetsRequest
 from tracelake.wire.buffer_messages import BufferRequest, SettleRequest
 from tracelake.wire.read_call import read_message
+from tracelake.wire.rpc_share_messages import RpcSharesRequest
 from tracelake.wire.source_messages import (
     CHANGES_SECONDS,
     MAX_HOOKS_BODY,
@@ -156,7 +158,13 @@ def _for_workers(control: Control, gate: WorkerGate) -> list[Route]:
         await gate.require(request)
         return json_response(await read_worker_load(control.pool, _parameter(request, "runtime")))
 
+    async def rpc_shares(request: Request) -> Response:
+        await gate.require(request)
+        asked = await read_message(request, RpcSharesRequest)
+        return json_response(await lease_rpc_shares(control.pool, asked, control.flow.rpc_lease_seconds))
+
     return [
+        Route("/internal/rpc-shares", rpc_shares, methods=["POST"]),
         Route("/internal/worker-load", worker_load, methods=["GET"]),
         Route("/internal/task-stops", stops, methods=["GET"]),
         Route("/internal/task-claim", task_claim, methods=["POST"]),

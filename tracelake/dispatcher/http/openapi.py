@@ -35,6 +35,7 @@ from tracelake.wire.output_messages import (
     FilesRequest,
 )
 from tracelake.wire.query_messages import AuditAnswer, AuditRequest, RelationsAnswer, RelationsRequest
+from tracelake.wire.rpc_share_messages import RpcSharesAnswer, RpcSharesRequest
 from tracelake.wire.source_messages import ChangesAnswer, FiredAnswer, HookBatchAnswer, HookBatchRequest
 from tracelake.wire.task_messages import (
     STOPS_MARK,
@@ -129,6 +130,9 @@ ROUTES = (
     ),
     DescribedRoute(
         "get", "/internal/worker-load", "What a runtime's tasks need", WorkerLoadAnswer, "worker", query=WorkerLoadQuery
+    ),
+    DescribedRoute(
+        "post", "/internal/rpc-shares", "Lease shares of pools of nodes", RpcSharesAnswer, "worker", RpcSharesRequest
     ),
     DescribedRoute("get", "/internal/user", "A user by subject", UserAnswer, "worker", query=UserQuery),
     DescribedRoute("post", "/internal/sources/drain", "The system goes down", DrainAnswer, "worker"),

@@ -238,7 +238,8 @@ async def _invalidate(asked: UserCall) -> InvalidateAnswer:
 
 
 async def _change_backfill(asked: UserCall, to: Change) -> BackfillRow:
-    return await change_backfill(asked.pool, asked.after.backfills, asked.org, UUID(asked.path["backfill"]), to)
+    found = UUID(asked.path["backfill"])
+    return await change_backfill(asked.pool, asked.after.backfills, asked.org, found, to, budget=asked.body)
 
 
 VERBS: Mapping[str, Verb] = {

@@ -178,7 +178,7 @@ async def _end(
     refusals = {n: effect for n, effect in effects.items() if isinstance(effect, TraceError)}
     commits = {n: effect for n, effect in effects.items() if not isinstance(effect, TraceError)}
     left = {n: completion for n, completion in enumerate(batch) if n not in refusals}
-    columns = *_completion_columns(left, commits), *_event_columns(left, commits)
+    columns = *_completion_columns(left, commits), *_event_columns(left, commits), *_use_columns(left.values())
     crash_point("complete_failed.before_commit", when=any(item.fault for item in batch))
     rows = await fetch_rows(
         database,
@@ -228,6 +228,13 @@ def _event_columns(batch: Mapping[int, Completion], commits: Mapping[int, Commit
         for event in completion.events
     ]
     return transposed(rows, 12)
+
+
+def _use_columns(batch: Iterable[Completion]) -> Iterator[list[int]]:
+    """Calls to nodes, and bytes of the files that were committed."""
+    requests = [completion.request for completion in batch]
+    yield [request.requests for request in requests]
+    yield [sum(output.bytes or 0 for output in request.outputs) for request in requests]
 
 
 def _update_of(event: NewEvent, committed: Committed | None) -> tuple[int | None, bool]:

@@ -20,6 +20,7 @@ from tracelake.dispatcher.maintenance.loop import Work
 from tracelake.dispatcher.signal import AfterCommit
 from tracelake.dispatcher.versions.catch_up import create_tasks
 from tracelake.dispatcher.versions.compare import Read, list_reads
+from tracelake.dispatcher.versions.show_backfills import BYTES, HOURS, REQUESTS, TASKS
 from tracelake.dispatcher.versions.start_backfill import SourceOutput, missing_ranges, source_outputs
 from tracelake.dispatcher.versions.units import FROM_THE_END, Page, Place, Unit, last_unit, list_units
 from tracelake.domain.ranges import Range, format_partition_key, split_aligned
@@ -35,6 +36,7 @@ EVENTS_AT_ONCE = 10
 SHORTLY = timedelta(seconds=2)
 """While a queue is long, it is looked at again after so long."""
 COMPLETE = "complete"
+SOON = timedelta(seconds=0.5)
 
 
 class Backfill(Row, frozen=True):
@@ -50,6 +52,17 @@ class Backfill(Row, frozen=True):
     is_over: bool
     place: str
     created_at: datetime
+    is_metered: bool
+    """It has a budget of requests or bytes, which is known only when tasks have ended: few of them are open at once."""
+    requests_left: int | None
+    bytes_left: int | None
+
+    @property
+    def used_up(self) -> str | None:
+        """Which budget, if one is."""
+        left = {TASKS: self.tasks_left, REQUESTS: self.requests_left, BYTES: self.bytes_left}
+        used = [reason for reason, number in left.items() if number is not None and number <= 0]
+        return HOURS if self.is_over else next(iter(used), None)
 
     @property
     def span(self) -> Range | None:
@@ -88,16 +101,19 @@ class RunBackfills(Work):
         return None if seconds is None else max(float(seconds), 0.0)
 
     async def _continue(self, connection: Connection, due: Backfill) -> int:
-        if due.is_over:
-            return await _end(connection, due, "the hours of its budget are over", 0)
+        if due.used_up is not None:
+            return await _stop(connection, due, due.used_up, 0)
+        room = await self._room(connection, due)
+        if room <= 0:
+            return await _postpone(connection, due, SOON)
         if due.job_name is not None and due.span is not None:
             outputs = await source_outputs(connection, due.org_id, due.dag_name, due.job_name)
             reads = await list_reads(connection, due.org_id, due.dag_name, due.job_name)
             if outputs and not reads:
                 return await self._send_events(connection, due, due.span, outputs)
-        return await self._create_tasks(connection, due)
+        return await self._create_tasks(connection, due, room)
 
-    async def _create_tasks(self, connection: Connection, due: Backfill) -> int:
+    async def _create_tasks(self, connection: Connection, due: Backfill, room: int) -> int:
         stored = msgspec.json.decode(due.place, type=StoredPlace)
         reads = await list_reads(connection, due.org_id, due.dag_name, due.job_name)
         left = sorted((read for read in reads if read.takes_history and _order(read) >= _at(stored)), key=_order)
@@ -106,7 +122,7 @@ class RunBackfills(Work):
         read = left[0]
         if await self._is_full(connection, [read.job_id]):
             return await _postpone(connection, due)
-        page = await _page(connection, due, read, stored if _order(read) == _at(stored) else StoredPlace())
+        page = await _page(connection, due, read, stored if _order(read) == _at(stored) else StoredPlace(), room)
         if due.again:
             await _mark_again(connection, due, read, page.units)
         job = read.job_id, read.dataset_uuid, read.dataset_version
@@ -126,7 +142,7 @@ class RunBackfills(Work):
             steps = [
                 step for piece in await missing_ranges(connection, output, span) for step in split_aligned(piece, STEP)
             ]
-            steps = (steps[::-1] if due.newest_first else steps)[:EVENTS_AT_ONCE]
+            steps = (steps[::-1] if due.newest_first else steps)[: 1 if due.is_metered else EVENTS_AT_ONCE]
             events += [_event(due, output, step) for step in steps]
             blocks = max(blocks, sum(map(len, steps)))
         if not events:
@@ -137,17 +153,24 @@ class RunBackfills(Work):
         await connection.execute(queries("backfills")["continue_backfill"], due.id, {}, blocks, timedelta())
         return 0
 
+    async def _room(self, connection: Connection, due: Backfill) -> int:
+        """How many tasks may be created now."""
+        if not due.is_metered:
+            return BATCH
+        sql = queries("backfills")["count_open"]
+        return self.settings.metered_tasks - int(await connection.fetchval(sql, due.org_id, due.dag_name, due.id))
+
     async def _is_full(self, connection: Connection, jobs: Sequence[UUID]) -> bool:
         most = self.settings.catch_up_queued
         return int(await connection.fetchval(queries("backfills")["count_queued"], jobs, most)) >= most
 
 
-async def _page(connection: Connection, due: Backfill, read: Read, stored: StoredPlace) -> Page:
+async def _page(connection: Connection, due: Backfill, read: Read, stored: StoredPlace, size: int) -> Page:
     generation = read.dataset_uuid, read.dataset_version
     if read.makes_whole:
         return Page(await last_unit(connection, *generation), None)
     place = msgspec.convert(stored.place, Place) if stored.place else _first_place(due)
-    return await list_units(connection, *generation, place, BATCH, within=due.span, newest=due.newest_first)
+    return await list_units(connection, *generation, place, size, within=due.span, newest=due.newest_first)
 
 
 def _first_place(due: Backfill) -> Place:
@@ -165,7 +188,7 @@ async def _advance(
     connection: Connection, due: Backfill, read: Read, page: Page, created: int, *, is_last: bool
 ) -> int:
     if due.tasks_left is not None and created >= due.tasks_left:
-        return await _end(connection, due, "the tasks of its budget were created", created)
+        return await _stop(connection, due, TASKS, created)
     if page.place is None and is_last:
         return await _end(connection, due, COMPLETE, created)
     # After the last page of an input, the place is behind it and before the next one.
@@ -180,9 +203,14 @@ async def _end(connection: Connection, due: Backfill, reason: str, created: int)
     return created
 
 
-async def _postpone(connection: Connection, due: Backfill) -> int:
+async def _stop(connection: Connection, due: Backfill, reason: str, created: int) -> int:
+    await connection.execute(queries("backfills")["stop_backfill"], due.id, reason, created)
+    return created
+
+
+async def _postpone(connection: Connection, due: Backfill, wait: timedelta = SHORTLY) -> int:
     place = msgspec.json.decode(due.place)
-    await connection.execute(queries("backfills")["continue_backfill"], due.id, place, 0, SHORTLY)
+    await connection.execute(queries("backfills")["continue_backfill"], due.id, place, 0, wait)
     return 0
 
 

@@ -11,8 +11,12 @@ from tracelake.dispatcher.signal import Signal
 from tracelake.errors import Conflict, NotFound
 from tracelake.runtime.crash_points import crash_point
 from tracelake.store.queries import queries
-from tracelake.wire.user_backfills import BackfillList, BackfillRow
+from tracelake.wire.user_backfills import BackfillBudget, BackfillList, BackfillRow
 
+TASKS: Final = "the tasks of its budget were created"
+HOURS: Final = "the hours of its budget are over"
+REQUESTS: Final = "the requests of its budget were sent"
+BYTES: Final = "the bytes of its budget were written"
 Change = Literal["Paused", "Running", "Canceled"]
 FROM: Final[dict[Change, tuple[str, ...]]] = {
     "Paused": ("Running", "Paused"),
@@ -34,13 +38,24 @@ async def show_backfill(pool: asyncpg.Pool, org_id: UUID, backfill: UUID) -> Bac
     return BackfillRow(**dict(row))
 
 
-async def change_backfill(pool: asyncpg.Pool, signal: Signal, org_id: UUID, backfill: UUID, to: Change) -> BackfillRow:
-    """Tasks that it has created stay as they are."""
-    current = await show_backfill(pool, org_id, backfill)
-    if current.status == to:
+async def change_backfill(
+    pool: asyncpg.Pool,
+    signal: Signal,
+    org_id: UUID,
+    backfill: UUID,
+    to: Change,
+    *,
+    budget: BackfillBudget | None = None,
+) -> BackfillRow:
+    """Tasks that it has created stay as they are. `budget`: of one that is resumed, or runs."""
+    current, given = await show_backfill(pool, org_id, backfill), budget or BackfillBudget()
+    if current.status == to and given == BackfillBudget():
         return current
+    if to == "Running":
+        _refuse_used_up(current, given)
+    values = given.tasks, given.hours, given.requests, given.bytes
     crash_point("change_backfill.before_commit")
-    changed = await pool.fetchval(queries("backfills")["set_status"], org_id, backfill, to, list(FROM[to]))
+    changed = await pool.fetchval(queries("backfills")["set_status"], org_id, backfill, to, list(FROM[to]), *values)
     crash_point("change_backfill.after_commit")
     signal.notify()
     after = await show_backfill(pool, org_id, backfill)
@@ -49,3 +64,22 @@ async def change_backfill(pool: asyncpg.Pool, signal: Signal, org_id: UUID, back
             f"this backfill has ended ({after.ended_because})", where=str(backfill), hint="start another one"
         )
     return after
+
+
+def _refuse_used_up(current: BackfillRow, given: BackfillBudget) -> None:
+    """It would stop again at once."""
+    budgets = (
+        ("tasks", given.tasks or current.budget_tasks, current.created),
+        ("requests", given.requests or current.budget_requests, current.used_requests or 0),
+        ("bytes", given.bytes or current.budget_bytes, current.used_bytes or 0),
+    )
+    for name, limit, used in budgets:
+        if limit is not None and used >= limit:
+            raise Conflict(
+                f"{used} {name} are used, and the budget is {limit}",
+                where=f"/{name}",
+                hint=f"`trace backfill resume ID --budget {name}=N`, with more than {used}",
+            )
+    if current.stopped_because == HOURS and given.hours is None:
+        hint = "`trace backfill resume ID --budget hours=H`"
+        raise Conflict(HOURS, where="/hours", hint=hint)

@@ -62,6 +62,8 @@ async def start_backfill(
         request.hours,
         plan.planned,
         user.id,
+        request.requests,
+        request.bytes,
     )
     crash_point("start_backfill.after_commit")
     signal.notify()

@@ -1,30 +1,42 @@
 -- name: insert_backfill
 -- Stores a backfill, which the loop begins at once.
 INSERT INTO backfills (org_id, dag_name, job_name, block_range, newest_first, again, budget_tasks, budget_until, planned,
-                       created_by)
+                       created_by, budget_requests, budget_bytes)
 VALUES ($1, $2, $3, CASE WHEN $4::bigint IS NOT NULL THEN int8range($4, $5) END, $6, $7, $8,
-        CASE WHEN $9::float8 IS NOT NULL THEN now() + make_interval(secs => $9 * 3600) END, $10, $11)
+        CASE WHEN $9::float8 IS NOT NULL THEN now() + make_interval(secs => $9 * 3600) END, $10, $11, $12, $13)
 RETURNING id;
 
 -- name: list_backfills
--- The backfills of an organisation, the newest first; or one of them ($2). Open tasks are those of the DAG about such data.
+-- The backfills of an organisation, the newest first; or one of them ($2). Open tasks are those of the DAG about such data;
+-- what such tasks have used since is counted for one, and for those that have not ended.
 SELECT b.id, b.dag_name AS dag, b.job_name AS job, coalesce(block_range_key(b.block_range), 'gaps') AS scope,
        b.status::text, b.ended_because, CASE WHEN b.newest_first THEN 'newest' ELSE 'oldest' END AS order, b.again,
-       b.budget_tasks, b.budget_until, b.planned, b.created,
+       b.stopped_because, b.budget_tasks, b.budget_until, b.budget_requests, b.budget_bytes, b.planned, b.created,
+       u.requests AS used_requests, u.bytes AS used_bytes,
        (SELECT count(*) FROM dag_current_versions c JOIN jobs j ON j.dag_version_id = c.dag_version_id
           JOIN tasks t ON t.job_id = j.id AND t.status IN ('Queued', 'Running') AND t.history
          WHERE c.org_id = b.org_id AND c.dag_name = b.dag_name) AS open_tasks,
-       b.created_at, b.ended_at, coalesce(u.email, u.external_id) AS created_by
+       b.created_at, b.ended_at, coalesce(s.email, s.external_id) AS created_by
   FROM backfills b
-  LEFT JOIN users u ON u.org_id = b.org_id AND u.id = b.created_by
+  LEFT JOIN users s ON s.org_id = b.org_id AND s.id = b.created_by
+  LEFT JOIN LATERAL (
+      SELECT coalesce(sum(t.node_requests), 0)::bigint AS requests, coalesce(sum(t.bytes_written), 0)::bigint AS bytes
+        FROM jobs j
+        JOIN tasks t ON t.job_id = j.id AND t.history AND (t.node_requests > 0 OR t.bytes_written > 0)
+                    AND t.created_at >= b.created_at AND t.created_at <= coalesce(b.ended_at, 'infinity')
+       WHERE j.org_id = b.org_id AND j.dag_name = b.dag_name) u ON $2::uuid IS NOT NULL OR b.ended_at IS NULL
  WHERE b.org_id = $1 AND ($2::uuid IS NULL OR b.id = $2)
  ORDER BY b.id DESC
  LIMIT 100;
 
 -- name: set_status
--- Pauses, resumes or cancels a backfill ($2) that is in one of the states $4.
+-- Pauses, resumes or cancels a backfill ($2) that is in one of the states $4. Budgets ($5 to $8: tasks, hours from now,
+-- requests, bytes) replace those that it has.
 UPDATE backfills
-   SET status = $3::text::backfill_status, due_at = now(),
+   SET status = $3::text::backfill_status, due_at = now(), stopped_because = NULL,
+       budget_tasks = coalesce($5, budget_tasks), budget_requests = coalesce($7, budget_requests),
+       budget_bytes = coalesce($8, budget_bytes),
+       budget_until = coalesce(now() + make_interval(secs => $6::float8 * 3600), budget_until),
        ended_at = CASE WHEN $3::text = 'Canceled' THEN now() END,
        ended_because = CASE WHEN $3::text = 'Canceled' THEN 'canceled' END
  WHERE org_id = $1 AND id = $2 AND status::text = ANY ($4::text[])
@@ -34,12 +46,31 @@ RETURNING id;
 -- The backfill whose next batch is due, locked.
 SELECT b.id, b.org_id, b.dag_name, b.job_name, lower(b.block_range) AS start, upper(b.block_range) AS stop, b.newest_first,
        b.again, b.budget_tasks - b.created AS tasks_left, b.budget_until <= now() IS TRUE AS is_over, b.place::text,
-       b.created_at
+       b.created_at, b.budget_requests IS NOT NULL OR b.budget_bytes IS NOT NULL AS is_metered,
+       b.budget_requests - u.requests AS requests_left, b.budget_bytes - u.bytes AS bytes_left
   FROM backfills b
+  LEFT JOIN LATERAL (
+      SELECT coalesce(sum(t.node_requests), 0)::bigint AS requests, coalesce(sum(t.bytes_written), 0)::bigint AS bytes
+        FROM jobs j
+        JOIN tasks t ON t.job_id = j.id AND t.history AND (t.node_requests > 0 OR t.bytes_written > 0)
+                    AND t.created_at >= b.created_at
+       WHERE j.org_id = b.org_id AND j.dag_name = b.dag_name) u ON b.budget_requests IS NOT NULL OR b.budget_bytes IS NOT NULL
  WHERE b.status = 'Running' AND b.due_at <= now()
  ORDER BY b.due_at, b.id
  LIMIT 1
-   FOR UPDATE SKIP LOCKED;
+   FOR UPDATE OF b SKIP LOCKED;
+
+-- name: count_open
+-- The work of a DAG ($1, $2) about data of before that has not ended: tasks, and events of a backfill ($3) that were not routed.
+SELECT (SELECT count(*) FROM dag_current_versions c
+          JOIN jobs j ON j.dag_version_id = c.dag_version_id
+          JOIN tasks t ON t.job_id = j.id AND t.status IN ('Queued', 'Running') AND t.history
+         WHERE c.org_id = $1 AND c.dag_name = $2)
+     + (SELECT count(*) FROM events e WHERE e.producer_run_id = $3 AND e.routed_at IS NULL AND e.disposition = 'Route');
+
+-- name: stop_backfill
+-- Stops a backfill whose budget is used up, with the reason; it can be resumed with a larger one.
+UPDATE backfills SET status = 'Paused', stopped_because = $2, created = created + $3 WHERE id = $1 AND status = 'Running';
 
 -- name: count_queued
 -- How many tasks of these jobs wait, $2 at most; $2 while one of them is paused, so that none is added.

@@ -20,12 +20,12 @@ SELECT a.n, t.org_id, t.job_id, t.status::text, t.started_at, awaits_completion(
 -- for each new task, with the outbox entry of its wake-up unless it waits for a slot.
 WITH asked AS (
     SELECT * FROM unnest($5::int[], $6::uuid[], $7::int[], $8::uuid[], $9::bytea[], $10::text[], $11::text[], $12::boolean[],
-                         $13::text[], $14::text[], $15::jsonb[], $16::jsonb[], $17::jsonb[], $18::boolean[])
+                         $13::text[], $14::text[], $15::jsonb[], $16::jsonb[], $17::jsonb[], $18::boolean[], $31::bigint[], $32::bigint[])
         AS a (n, task_id, attempt, lease_token, hash, ends_as, reason, retryable, fault, outputs, commits, state, progress,
-              reports)
+              reports, requests, bytes)
 ), fenced AS (
     SELECT a.n, a.hash, a.ends_as, a.reason, a.fault::failure_fault AS fault, a.outputs, a.commits, a.state, a.progress,
-           a.reports, t.id, t.org_id, t.job_id, t.attempt, t.status, t.completion_hash, t.completion_answer, t.invalidation_id,
+           a.reports, a.requests, a.bytes, t.id, t.org_id, t.job_id, t.attempt, t.status, t.completion_hash, t.completion_answer, t.invalidation_id,
            t.input_versions, t.started_at, t.history, awaits_completion(t) AS open, c.platform_failures,
            t.status = 'Failed' AND t.next_retry_at IS NULL AS was_final,
            j.dag_name, j.name AS job_name, j.lineage_id, j.makes_whole, j.max_concurrency,
@@ -57,6 +57,7 @@ WITH asked AS (
            cancel_reason = CASE WHEN e.ends_as = 'Canceled' THEN e.reason END,
            fault = e.fault, platform_failures = e.platform_failures + (e.fault IS NOT DISTINCT FROM 'platform')::int,
            outputs = e.outputs::jsonb, progress = coalesce(e.progress, t.progress), completion_hash = e.hash,
+           node_requests = t.node_requests + e.requests, bytes_written = t.bytes_written + e.bytes,
            completion_answer = jsonb_build_object(
                'status', e.ends_as, 'next_retry_at', e.next_retry_at, 'commits', e.commits)
       FROM ending e

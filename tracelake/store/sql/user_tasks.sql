@@ -41,7 +41,8 @@ SELECT jsonb_build_object(
            'started_at', t.started_at, 'completed_at', t.completed_at, 'lease_expires_at', t.lease_expires_at,
            'last_heartbeat', t.last_heartbeat, 'next_retry_at', t.next_retry_at, 'worker', t.worker_id,
            'progress', t.progress, 'error', t.error_message, 'cancel_reason', t.cancel_reason,
-           'superseded_by', t.superseded_by, 'history', t.history,
+           'superseded_by', t.superseded_by, 'history', t.history, 'node_requests', t.node_requests,
+           'bytes_written', t.bytes_written,
            'memoized_from', t.memoized_from, 'outputs', t.outputs,
            'event', (
                SELECT jsonb_build_object(

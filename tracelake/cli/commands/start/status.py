@@ -60,6 +60,7 @@ def status(home: Home = None, json: Json = False) -> None:
                 "failed_tasks": failures and failures.failed,
                 "dead_batches": dead and dead.total,
                 "in_flight": in_flight and msgspec.to_builtins(in_flight.in_flight),
+                "rpc_pools": in_flight and msgspec.to_builtins(in_flight.rpc_pools),
                 "paused_jobs": paused and len({(pause.dag, pause.job) for pause in paused.pauses}),
             }
         )
@@ -70,6 +71,7 @@ def status(home: Home = None, json: Json = False) -> None:
         _show_dead(dead)
         _show_paused(paused)
         _show_in_flight(in_flight)
+        _show_rpc_pools(in_flight)
     sys.exit(0 if all(child.state == "ready" for child in children) else 1)
 
 
@@ -135,3 +137,25 @@ def _show_in_flight(found: InFlightList | None) -> None:
     ]
     heads = ("operator", "runtime", "running", "woken", "waiting for a slot", "limit of operator", "limit of runtime")
     render.table(heads, rows, whole=("operator",))
+
+
+def _show_rpc_pools(found: InFlightList | None) -> None:
+    from tracelake.cli import render
+
+    if found is None or not found.rpc_pools:
+        return
+    printing.out.print("\nRequests to pools of nodes, of all workers:", markup=False)
+    rows = [
+        (
+            pool.pool,
+            pool.workers,
+            pool.used,
+            pool.leased,
+            pool.limit,
+            pool.limit_rate and f"{pool.leased_rate or 0:g}",
+            pool.limit_rate and f"{pool.limit_rate:g}",
+        )
+        for pool in found.rpc_pools
+    ]
+    heads = ("pool", "workers", "under way", "leased", "limit", "calls/s leased", "limit of calls/s")
+    render.table(heads, rows, whole=("pool",))

@@ -14,11 +14,14 @@ from tracelake.errors import BadInput
 
 if TYPE_CHECKING:
     from tracelake.cli.api import Remote
+    from tracelake.wire.message import Message
     from tracelake.wire.user_backfills import BackfillAnswer, BackfillRow
 
 START = "start"
 EVERY_SECONDS = 1.0
-BUDGETS = ("tasks", "hours")
+BUDGETS = ("requests", "bytes", "tasks", "hours")
+_HOW_TO_RAISE = "`trace backfill resume ID --budget ...` raises it"
+BUDGET_HINT = ", ".join(f"{name}=N" for name in BUDGETS)
 
 
 class DefaultStart(TyperGroup):
@@ -50,7 +53,19 @@ Order = Annotated[
 ]
 Budget = Annotated[
     str | None,
-    typer.Option("--budget", help="Where it ends: so many tasks, so many hours.", metavar="tasks=N,hours=H"),
+    typer.Option(
+        "--budget",
+        help="Where it stops: so many calls to chain nodes, bytes of files, tasks, or hours.",
+        metavar="requests=N,bytes=N,tasks=N,hours=H",
+    ),
+]
+Raised = Annotated[
+    str | None,
+    typer.Option(
+        "--budget",
+        help="A larger budget, of all since the start; hours count from now.",
+        metavar="requests=N,bytes=N,tasks=N,hours=H",
+    ),
 ]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print what it would process, and do nothing.")]
 Again = Annotated[bool, typer.Option("--again", help="Also what was processed before, and what failed.")]
@@ -134,9 +149,11 @@ def pause(backfill: Id, home: Home = None, json: Json = False) -> None:
 
 
 @app.command("resume")
-def resume(backfill: Id, home: Home = None, json: Json = False) -> None:
-    """Continue a paused backfill where it was."""
-    _change("resume_backfill", backfill, home, json=json)
+def resume(backfill: Id, *, budget: Raised = None, home: Home = None, json: Json = False) -> None:
+    """Continue a paused backfill where it was; one whose budget is used up needs a larger one."""
+    from tracelake.wire.user_backfills import BackfillBudget
+
+    _change("resume_backfill", backfill, home, json=json, body=BackfillBudget(**_budget(budget)))
 
 
 @app.command("cancel")
@@ -145,12 +162,12 @@ def cancel(backfill: Id, home: Home = None, json: Json = False) -> None:
     _change("cancel_backfill", backfill, home, json=json)
 
 
-def _change(call: str, backfill: UUID, home: Home, *, json: bool) -> None:
+def _change(call: str, backfill: UUID, home: Home, *, json: bool, body: Message | None = None) -> None:
     from tracelake.cli.api import remote
     from tracelake.wire.user_backfills import BackfillRow
 
     with remote(home) as gateway:
-        found = gateway.call(call, BackfillRow, backfill=str(backfill))
+        found = gateway.call(call, BackfillRow, body=body, backfill=str(backfill))
     _print(found, json=json)
 
 
@@ -158,18 +175,15 @@ def _budget(text: str | None) -> dict[str, Any]:
     limits: dict[str, Any] = {}
     for part in text.split(",") if text else ():
         name, _, value = part.strip().partition("=")
-        if name in {"requests", "bytes"}:
-            reason = f"a backfill has no budget of {name}: Trace does not know beforehand how many a task takes"
-            raise BadInput(reason, where="--budget", hint="tasks=N, hours=H")
         if name not in BUDGETS:
-            raise BadInput(f"{part.strip()[:80]!r} is no budget", where="--budget", hint="tasks=N, hours=H")
+            raise BadInput(f"{part.strip()[:80]!r} is no budget", where="--budget", hint=BUDGET_HINT)
         limits[name] = _limit(name, value)
     return limits
 
 
 def _limit(name: str, value: str) -> float:
     try:
-        number: float = int(value) if name == "tasks" else float(value)
+        number: float = float(value) if name == "hours" else int(value)
     except ValueError:
         raise BadInput(f"{value[:80]!r} is not a number of {name}", where="--budget") from None
     if not 0 < number < 2**53:
@@ -227,12 +241,21 @@ def _print(found: BackfillRow, *, json: bool) -> None:
             ("range", found.scope),
             ("status", found.status),
             ("ended because", found.ended_because),
+            ("stopped because", found.stopped_because and f"{found.stopped_because}; {_HOW_TO_RAISE}"),
             ("planned", found.planned),
             ("created", found.created),
             ("open tasks", found.open_tasks),
+            ("requests", _used(found.used_requests, found.budget_requests)),
+            ("bytes", _used(found.used_bytes, found.budget_bytes)),
             ("budget of tasks", found.budget_tasks),
             ("budget until", found.budget_until),
             ("started", found.created_at),
             ("by", found.created_by),
         ]
     )
+
+
+def _used(used: int | None, budget: int | None) -> str | None:
+    if used is None or not (used or budget):
+        return None
+    return f"{used:,}" if budget is None else f"{used:,} of {budget:,}"

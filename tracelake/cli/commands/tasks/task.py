@@ -246,6 +246,8 @@ def _show(found: TaskDetail) -> None:
             ("worker", found.worker),
             ("progress", _progress(found)),
             ("lease until", found.lease_expires_at),
+            ("requests to nodes", found.node_requests or None),
+            ("bytes written", found.bytes_written or None),
             ("batches", _batches(found)),
             ("from event", event and f"{event.dataset} {event.scope}, {render.when(event.created_at)} ({event.id})"),
             ("from invalidation", gone and f"{gone.dataset} {gone.scope}: {gone.reason} ({gone.id})"),
