@@ -1,8 +1,8 @@
 """Hands comparisons of releases to the Query service under a lease, and stores what it reports.
 
 The commit of side A is taken first, and that of side B after the release has processed all that its inputs hold: what
-only A has is then missing in B, and not late. Where inputs never rest, B is taken as it is after a while, and blocks that
-A alone has at its end are left out.
+only A has is then missing in B, and not late. Where inputs never rest, B is taken as it is after a while, and blocks
+that A alone has at its end are left out.
 """
 
 from __future__ import annotations

@@ -132,7 +132,8 @@ def _cutover(own: Form) -> dict[str, Limit]:
     form = own.form("cutover")
     if form is None:
         return {}
-    if not form.given:
+    node = own.node("cutover")
+    if isinstance(node, Entries) and not node.entries:
         hint = f"one of: {', '.join(LIMITS)}"
         own.problems.add((*own.path, "cutover"), "empty", "no limit is given here", hint)
     found = {name: form.limit(name) for name in LIMITS}

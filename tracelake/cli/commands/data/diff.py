@@ -55,8 +55,8 @@ def diff(
 
     A and B are commits, or generations by the beginning of their id, as of their last commit. Without B, A is compared
     with what is served. Without both, what is served is compared with a newer generation that is being built; if there
-    is none, with the commit before its last. Rows are compared by `--key`, or by the columns that the dataset is known by,
-    or as a whole. The exit code is 1 if they differ.
+    is none, with the commit before its last. Rows are compared by `--key`, or by the columns that the dataset is known
+    by, or as a whole. The exit code is 1 if they differ.
     """
     from tracelake.cli import printing
     from tracelake.cli.api import remote

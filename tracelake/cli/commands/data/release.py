@@ -77,7 +77,7 @@ def show(release: Id, wait: Wait = False, diff: Diff = False, home: Home = None,
 def promote(release: Id, force: Force = False, yes: Yes = False, home: Home = None, json: Json = False) -> None:
     """Make all versions of a release that is ready the active ones, in one transaction.
 
-    If a job of it has limits (`cutover`), its datasets are compared first, and the release is promoted only within them.
+    If a job of it has limits (`cutover`), its datasets are compared first: a release that exceeds one is not promoted.
     """
     from tracelake.cli.api import remote
     from tracelake.cli.release_diffs import disregarded, until_compared
