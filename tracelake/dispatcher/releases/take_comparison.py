@@ -26,7 +26,7 @@ from tracelake.wire.comparison_messages import ComparisonHeld, ComparisonReport,
 from tracelake.wire.query_messages import ColdFilesAnswer
 
 LEASE: Final = timedelta(seconds=60)
-PATIENCE: Final = timedelta(seconds=30)
+LONGEST_WAIT: Final = timedelta(seconds=30)
 """How long a comparison waits for the release to have processed everything."""
 
 
@@ -51,7 +51,7 @@ class Leased(Row, frozen=True):
 async def take_comparison(pool: asyncpg.Pool) -> ComparisonTaken:
     sql = queries("comparisons")
     async with pool.acquire() as connection, connection.transaction():
-        due = await find_row(connection, sql["next_comparison"], DueComparison, PATIENCE)
+        due = await find_row(connection, sql["next_comparison"], DueComparison, LONGEST_WAIT)
         if due is None:
             return ComparisonTaken(work=None)
         has_all = due.is_idle and await _has_processed_all(connection, due.release_id)
