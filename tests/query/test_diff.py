@@ -120,7 +120,7 @@ async def test_rows_are_compared_by_the_key_of_the_job_as_far_as_it_identifies_t
     await system.pool.execute(known, ["block_number"])
     try:
         unique = await diff(system, a=commits[0], b=commits[3], rows=0)
-        twice = await diff(system, a=commits[0], b=commits[2], rows=0)
+        twice = await diff(system, a=commits[1], b=commits[2], rows=0)
     finally:
         await system.pool.execute(known, None)
     assert (unique["key"], unique["note"], unique["changed"]) == (["block_number"], None, 3)

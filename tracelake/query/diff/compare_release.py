@@ -45,6 +45,10 @@ class ReleaseComparer:
             except TraceError as refusal:
                 log.info("comparisons wait for the Dispatcher", because=refusal.message)
                 did = False
+            except Exception:
+                # A bug must not end it: promotions wait for it. The lease runs out, and the comparison is taken again.
+                log.exception("a comparison failed")
+                did = False
             if not did:
                 await asyncio.sleep(BEAT_SECONDS)
 
