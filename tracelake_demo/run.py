@@ -271,7 +271,7 @@ class _Show:
         self._line(f"so       {found['verdict']}")
 
     def _change(self, system: Running) -> None:
-        self._heading("A change of SQL: planned, built beside what serves, promoted, and rolled back")
+        self._heading("A change of SQL: planned, built beside what serves, compared, promoted, and rolled back")
         file = self._home.root.parent / f"{DAG}.yaml"
         text = file.read_text()
         file.write_text(text.replace(AMOUNT, f"{AMOUNT}, max(value_decimal) AS largest"))
@@ -284,6 +284,7 @@ class _Show:
         self._expect(release["state"] == "Ready", f"the release is ready: {release}")
         self._expect(system.query(DAILY) == before, "queries read the former rows until then")
         self._line(f"trace deploy         release {release['id'][:8]}... is ready; queries read the former rows")
+        self._compare(system, release["id"])
         system.trace("release", "promote", release["id"])
         (largest,) = system.query("SELECT max(largest) AS largest FROM daily_volume")
         self._expect(largest["largest"] is not None, "the new column has values")
@@ -291,6 +292,18 @@ class _Show:
         system.trace("release", "rollback", release["id"])
         self._expect(system.query(DAILY) == before, "the former rows are back")
         self._line("                     rolled back: the former rows are back")
+
+    def _compare(self, system: Running, release: str) -> None:
+        """The query was only extended: every row is as before."""
+        (found,) = system.trace("release", "show", release, "--diff")["comparisons"]
+        diff = found["result"]
+        self._expect(found["state"] == "Done", f"{found['dataset']} was compared: {found['error']}")
+        new = [change["column"] for change in diff["schema"]]
+        self._expect(new == ["largest"], f"one column is new, not {new}")
+        same = diff["rows_a"] == diff["rows_b"] == diff["equal"]
+        self._expect(same, f"the other columns have the same values: {diff}")
+        rows = f"all {diff['equal']:,} rows are equal in the columns that both have; `largest` is new"
+        self._line(f"trace release show   with --diff: {rows}")
 
     def _kill_dispatcher(self, system: Running) -> str:
         began = time.monotonic()

@@ -156,6 +156,13 @@ LEGAL: dict[str, Row] = {
         "dag_name": "dag",
         "dag_version_id": uid("dag a"),
     },
+    "release_comparisons": {
+        "release_id": uid("release a"),
+        "org_id": uid("org a"),
+        "dataset_uuid": uid("data a"),
+        "former_version": uid("version a"),
+        "dataset_version": uid("version a"),
+    },
     "catch_ups": {"job_id": uid("job a"), "dataset_uuid": uid("data a"), "org_id": uid("org a")},
     "events": {
         "org_id": uid("org a"),
@@ -935,6 +942,27 @@ CASES = [
             {"builds": False},
             a("release_members", release_id=uid("release a2")),
         ),
+    ),
+    *of(
+        "release_comparisons",
+        ("a comparison is of a release of its org", "release_of_same_org", {"release_id": uid("release b")}),
+        ("side A is of the dataset", "former_of_same_dataset", {"former_version": uid("version b")}),
+        ("side B is of the dataset", "version_of_same_dataset", {"dataset_version": uid("version b")}),
+        ("limits are by name", "limits_is_a_map", {"limits": "[]"}),
+        (
+            "what is to be compared is due",
+            "open_is_due",
+            {"due_at": None},
+            {"state": "Waiting", "requested_at": T0, "due_at": T1},
+        ),
+        (
+            "what is being compared is leased",
+            "running_has_lease",
+            {"lease_token": None},
+            {"state": "Running", "requested_at": T0, "due_at": T1, "taken_at": T0, "lease_token": uid("token")},
+        ),
+        ("what was compared has figures", "done_has_result", {"result": None}, {"state": "Done", "result": "{}"}),
+        ("what failed has a reason", "failed_has_error", {"error": None}, {"state": "Failed", "error": "no"}),
     ),
     *of(
         "catch_ups",

@@ -68,6 +68,9 @@ ColumnLineage = Callable[[Mapping[str, Any], Wired], Sequence[ColumnSource]]
 OutputColumns = Callable[[Mapping[str, Any], Wired], Sequence[Columns | None]]
 """By output; called only with a config that passed its own check. None: not known."""
 
+OutputKeys = Callable[[Mapping[str, Any]], Sequence[Sequence[str]]]
+"""By output; called only with a config that passed its own check."""
+
 ConfigPath = tuple[str | int, ...]
 """Keys and list indexes that lead into a config."""
 
@@ -138,6 +141,8 @@ class OperatorSpec:
     """Of which inputs it reads only the rows that their `where` keeps: on any other a `where` is refused."""
     output_columns: OutputColumns | None = None
     """The columns of its outputs, if its config determines them: queries downstream are checked against them."""
+    output_keys: OutputKeys | None = None
+    """The columns that identify a row of its outputs, if its config determines them: rows are compared by them."""
     makes_whole: Callable[[Mapping[str, Any]], bool] | None = None
     """Whether, with this config, each task makes all of the output anew: of several in a queue the newest is enough."""
     flushes: bool = False

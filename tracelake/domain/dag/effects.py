@@ -58,8 +58,6 @@ def _not_built(job: Job) -> Iterator[Warned]:
     if job.update_strategy is UpdateStrategy.APPEND:
         reason = ": the dataset that is written decides how rows are added"
         yield "update_strategy", reason, "remove it; a buffered dataset is declared in `publish`"
-    if job.unique_key:
-        yield "unique_key", ": the dataset that is written has its key", "remove it; give it where `publish` declares"
 
 
 def _not_here(draft: JobDraft, catalog: Catalog) -> Iterator[Warned]:
@@ -88,6 +86,7 @@ def _elsewhere(draft: JobDraft, catalog: Catalog) -> Iterator[Warned]:
     if "idle_timeout" in draft.given and warm is not None and runtime is not None and not runtime.has_workers:
         yield "idle_timeout", f" on runtime {draft.job.runtime}, which has no workers to keep ready", "remove it"
     yield from _replay(draft, catalog)
+    yield from _unique_key(draft, catalog)
 
 
 def _replay(draft: JobDraft, catalog: Catalog) -> Iterator[Warned]:
@@ -96,6 +95,13 @@ def _replay(draft: JobDraft, catalog: Catalog) -> Iterator[Warned]:
         yield "replay", " on a source, which reads no dataset", "remove it"
     elif draft.job.replay and operator is not None and _writes_its_own(draft, operator):
         yield "replay", ": the job writes only its own datasets, which are made again anyway", "remove it"
+
+
+def _unique_key(draft: JobDraft, catalog: Catalog) -> Iterator[Warned]:
+    """Rows of a job's own files are compared by it."""
+    operator = catalog.operators.get(draft.job.operator)
+    if draft.job.unique_key and operator is not None and not _writes_its_own(draft, operator):
+        yield "unique_key", ": the dataset that is written has its key", "remove it; give it where `publish` declares"
 
 
 def _writes_its_own(draft: JobDraft, operator: OperatorSpec) -> bool:
