@@ -55,9 +55,12 @@ class GenerationSchema(Row, frozen=True):
 
 async def lock_datasets(connection: Connection, outputs: Iterable[OutputBody]) -> None:
     """Blocks other commits to these datasets until the transaction ends; in a fixed order, so without deadlocks."""
-    datasets = sorted({str(output.dataset_uuid) for output in outputs})
-    if datasets:
-        await connection.execute(queries("complete")["lock_commits"], datasets)
+    await lock_commits(connection, {output.dataset_uuid for output in outputs})
+
+
+async def lock_commits(connection: Connection, datasets: Iterable[UUID]) -> None:
+    if names := sorted(map(str, datasets)):
+        await connection.execute(queries("complete")["lock_commits"], names)
 
 
 async def commit_outputs(
