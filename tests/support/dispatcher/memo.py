@@ -7,9 +7,11 @@ from typing import Any
 from uuid import UUID
 
 from tests.support.dispatcher.control import WORKS, Org
+from tests.support.dispatcher.releases import build, promoted, started
 from tests.support.dispatcher.run_tasks import partition_key, read_input, settle
 from tests.support.verbs import trigger
 from tracelake.dispatcher.control import Control
+from tracelake.domain.object_names import Folder, ObjectName
 from tracelake.wire.task_messages import Claimed
 
 MILLS = replace(WORKS, reproduces=lambda _config, _inputs: True, tuning=("files",))
@@ -68,3 +70,21 @@ async def tasks_of(control: Control, job: str) -> list[Any]:
 async def reused(control: Control, job: str) -> list[str]:
     """The partitions of the tasks that used files of others."""
     return [task["key"] for task in await tasks_of(control, job) if task["memoized_from"]]
+
+
+async def made_again(control: Control, org: Org, *, grind: int = 2, bake: int = 1) -> None:
+    """A release with these configs is built and promoted."""
+    release = await started(control, org, MILL.format(grind, bake))
+    await build(control, content=ground)
+    await promoted(control, org, release)
+
+
+async def files(control: Control, org: Org, dataset: str) -> list[ObjectName]:
+    """The file of each current partition."""
+    rows = await control.pool.fetch(SERVED, dataset, org.id)
+    return [Folder.parse(row["location"]).object(row["name"]) for row in rows]
+
+
+async def content(control: Control, org: Org, dataset: str) -> list[bytes]:
+    """What they hold."""
+    return [control.objects.get(name) for name in await files(control, org, dataset)]

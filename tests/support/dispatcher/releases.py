@@ -37,7 +37,9 @@ async def started(control: Control, org: Org, *texts: str, when_ready: bool = Fa
     return answer.release.id
 
 
-MOVED = "SELECT (SELECT count(*) FROM tasks WHERE status = 'Completed'), array_agg((id, state)::text ORDER BY id) FROM releases"
+MOVED = """
+SELECT (SELECT count(*) FROM tasks WHERE status = 'Completed'), array_agg((id, state)::text ORDER BY id) FROM releases
+"""
 
 
 async def build(

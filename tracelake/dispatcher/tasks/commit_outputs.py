@@ -109,6 +109,8 @@ async def _commit_dataset(
         files_hash([_content(item.part, item.output) for item in written]),
         len(unchanged),
     )
+    if replacement.ends_any:
+        await _end_partitions(connection, first, written, number)
     await _set_partitions(connection, first, written, number, claims)
     return Committed(number, unchanged)
 
@@ -142,6 +144,11 @@ def _content(part: Partition, output: OutputBody) -> PartitionContent:
     )
 
 
+async def _end_partitions(connection: Connection, first: OutputBody, written: Sequence[_Written], number: int) -> None:
+    named = columns_of([item.part for item in written])
+    await connection.execute(queries("complete")["end_partitions"], first.dataset_version, *named, number)
+
+
 async def _set_partitions(
     connection: Connection,
     first: OutputBody,
@@ -152,7 +159,6 @@ async def _set_partitions(
     """All in one statement each: an invalidation may make thousands of partitions again."""
     version, sql, named = first.dataset_version, queries("complete"), columns_of([item.part for item in written])
     outputs = [item.output for item in written]
-    await connection.execute(sql["end_partitions"], version, *named, number)
     await connection.execute(
         sql["insert_partitions"],
         version,
@@ -177,10 +183,12 @@ async def _agreed_schema(
     if not given:
         return None
     sql, first = queries("complete"), outputs[0]
-    columns = msgspec.to_builtins(schema.columns) if schema else None
-    await connection.execute(sql["set_schema"], first.dataset_version, min(given), columns)
     generation = claims.org_id, first.dataset_uuid, first.dataset_version
     known = await find_row(connection, sql["schema_of"], GenerationSchema, *generation)
+    if known is not None and known.schema_hash is None:
+        columns = msgspec.to_builtins(schema.columns) if schema else None
+        await connection.execute(sql["set_schema"], first.dataset_version, min(given), columns)
+        known = await find_row(connection, sql["schema_of"], GenerationSchema, *generation)
     if known is None or given != {known.schema_hash}:
         raise Incompatible(
             f"the schema changed within a generation: it has ({_said(known)}), this output has"

@@ -135,7 +135,9 @@ class CatchUp(Work):
         # Before the tasks are inserted, as completions do: neither waits for the other.
         await lock_commits(connection, due.output_datasets)
         held = await create_held_tasks(connection, *read, units)
-        return Created(len(held), await self.reuse.close(connection, held))
+        reused = await self.reuse.close(connection, held)
+        await connection.execute(queries("reuse")["wake_left"], held)
+        return Created(len(held), reused)
 
     async def _end(self, connection: Connection, due: Comparison, created: Created) -> Created:
         again = WHILE_BUILDING if due.builds else timedelta(seconds=self.settings.catch_up_seconds)
@@ -178,7 +180,7 @@ async def create_tasks(
 async def create_held_tasks(
     connection: Connection, job: UUID, dataset: UUID, version: UUID, units: Sequence[Unit]
 ) -> list[UUID]:
-    """The same; they are woken by the drain, as tasks that wait for a slot are, unless they were completed before."""
+    """The same, and none of them is woken."""
     sql = queries("catch_up")["create_lacking"]
     values = job, dataset, version, *columns(units), None, False, False, True
     [(_, held)] = await connection.fetch(sql, *values)

@@ -88,6 +88,7 @@ class ReuseOutputs:
         while twins:
             try:
                 async with connection.transaction():
+                    await connection.execute(queries("reuse")["plan_once"])
                     return Reused(await self._complete(connection, twins))
             except _NotReused as refused:
                 twins = {task: parts for task, parts in twins.items() if task not in refused.tasks}
@@ -112,19 +113,17 @@ class ReuseOutputs:
         answers = zip(claimed, result.answers, strict=True)
         if refused := {row.task_id for row, answer in answers if isinstance(answer, Exception)}:
             raise _NotReused(refused)
-        await _mark(connection, batch, twins)
+        if others := twins.keys() - await _mark(connection, batch, twins):
+            raise _NotReused(others)
         return result
 
     async def _claim(self, connection: Connection, twins: Twins) -> list[TaskRow]:
-        """All of them, with the inputs that their keys are of: another commit may have come since they were found."""
         tasks = list(twins)
         await connection.execute(queries("reuse")["wake_here"], tasks)
         asked = tasks, [f"dispatcher {self.options.replica}"] * len(tasks), [uuid4() for _ in tasks]
         rows = await fetch_rows(connection, queries("claim")["claim_tasks"], TaskRow, *asked)
-        pinned = await connection.fetch(queries("reuse")["list_pinned_keys"], [row.task_id for row in rows], codes())
-        agreed = {task for task, key in pinned if key == twins[task][0].memo_key}
-        if others := twins.keys() - agreed:
-            raise _NotReused(others)
+        if left := twins.keys() - {row.task_id for row in rows}:
+            raise _NotReused(left)
         return rows
 
     async def _completion(self, connection: Connection, row: TaskRow, parts: Sequence[TwinPartition]) -> Completion:
@@ -183,13 +182,15 @@ def _schema(part: TwinPartition) -> Schema:
     return Schema(part.schema_hash or "", msgspec.json.decode(part.columns or "[]", type=list[ColumnEntry]))
 
 
-async def _mark(connection: Connection, batch: Sequence[Completion], twins: Twins) -> None:
+async def _mark(connection: Connection, batch: Sequence[Completion], twins: Twins) -> set[UUID]:
+    """Those whose claim has pinned what the key of their twin is of."""
     requests = [completion.request for completion in batch]
     generations = {output.dataset_version for request in requests for output in request.outputs}
-    await connection.execute(
+    rows = await connection.fetch(
         queries("reuse")["mark_memoized"],
         *fence_columns(requests),
         [twins[request.task_id][0].twin for request in requests],
         [twins[request.task_id][0].memo_key for request in requests],
         list(generations),
     )
+    return {task for (task,) in rows}

@@ -1,3 +1,7 @@
+-- name: plan_once
+-- The statements of a completion are planned once for all that follow, as on the pool of the hot path.
+SET LOCAL plan_cache_mode = force_generic_plan;
+
 -- name: find_twins
 -- For each of these queued tasks ($1; $2: the code of each operator) the newest completed task of the organisation with the
 -- same memo key that set one partition of each of its outputs, that of the task's scope, whose files are there; a row for
@@ -40,12 +44,9 @@ SELECT f.task_id, f.memo_key, f.twin, f.dataset_uuid, f.partition_key, f.start, 
 -- Lets tasks be claimed by the Dispatcher, without a wake-up for workers.
 UPDATE tasks SET woken_at = now() WHERE id = ANY ($1::uuid[]) AND (status = 'Queued') IS TRUE AND woken_at IS NULL;
 
--- name: list_pinned_keys
--- The memo keys of claimed tasks, of what their claims pinned.
-SELECT t.id, memo_key(t.id, $2::jsonb) AS memo_key FROM unnest($1::uuid[]) AS t (id);
-
 -- name: mark_memoized
--- Records whose files tasks use that this transaction completed, and that these generations lie in several folders now.
+-- Records whose files tasks use that this transaction completed, and that these generations lie in several folders now. A
+-- row for each task whose key, of what its claim pinned, is that of its twin: another commit may have come since that was found.
 WITH reused AS (
     SELECT * FROM unnest($1::uuid[], $2::int[], $3::uuid[], $4::uuid[], $5::bytea[])
         AS r (task_id, attempt, lease_token, twin, memo_key)
@@ -53,7 +54,20 @@ WITH reused AS (
     UPDATE dataset_versions v SET shares_files = true WHERE v.id = ANY ($6::uuid[]) AND NOT v.shares_files
 )
 UPDATE tasks t
-   SET memoized_from = r.twin, memo_key = r.memo_key
+   SET memoized_from = r.twin
   FROM reused r
  WHERE t.id = r.task_id AND holds_lease(t, r.attempt, r.lease_token) -- fence
-   AND (t.status = 'Completed') IS TRUE;
+   AND (t.status = 'Completed') IS TRUE AND t.memo_key = r.memo_key
+RETURNING t.id;
+
+-- name: wake_left
+-- Wakes those of these tasks that are still queued, unless they wait for a slot of their job.
+WITH woken AS (
+    UPDATE tasks t SET woken_at = now()
+      FROM jobs j
+     WHERE t.id = ANY ($1::uuid[]) AND (t.status = 'Queued') IS TRUE AND t.woken_at IS NULL
+       AND j.id = t.job_id AND j.max_concurrency IS NULL
+    RETURNING t.id, t.org_id, t.job_id, t.priority, j.runtime
+)
+INSERT INTO outbox (org_id, kind, payload)
+SELECT org_id, 'enqueue_task', wake_up_of(id, runtime, priority, org_id, job_id) FROM woken ORDER BY id;
