@@ -45,6 +45,12 @@ pytestmark = pytest.mark.anyio
 
 SAME = 0
 BREAD = [f"grain of {start}-{end}, baked 1".encode() for start, end in SPANS]
+QUEUED_AGAIN = """
+UPDATE tasks
+   SET status = 'Queued', lease_token = NULL, worker_id = NULL, started_at = NULL, last_heartbeat = NULL, completed_at = NULL,
+       outputs = NULL, completion_hash = NULL, completion_answer = NULL, memoized_from = NULL
+ WHERE id = $1
+"""
 SHOP = """
 name: shop
 defaults: {runtime: ecs_platform}
@@ -88,9 +94,9 @@ async def finished(loop: RemoveLeftGenerations | DeleteOrphanFiles | DeleteRepla
         pass
 
 
-async def stored(control: Control, dataset: str) -> list[ObjectName]:
-    """All objects of a dataset, in whichever generation."""
-    found = await control.pool.fetchval("SELECT id FROM datasets WHERE name = $1", dataset)
+async def stored(control: Control) -> list[ObjectName]:
+    """All objects of the bread, in whichever generation."""
+    found = await control.pool.fetchval("SELECT id FROM datasets WHERE producer_job_name = 'bake'")
     folder = Folder(control.places.bucket, ("datasets", str(found)))
     return [item.name for item in control.objects.objects(folder)]
 
@@ -101,11 +107,10 @@ async def test_the_former_generation_is_removed_and_its_files_stay_for_the_one_t
     await control.pool.execute(EIGHT_DAYS_PASS)
     await finished(removes(control))
     await finished(sweeps(control))
-    assert (
-        await control.pool.fetchval("SELECT count(*) FROM removed_generations WHERE files_deleted_at IS NOT NULL") == 2
-    )
+    removed = "SELECT count(*) FROM removed_generations WHERE files_deleted_at IS NOT NULL"
+    assert await control.pool.fetchval(removed) == 2
     assert await content(control, org, "bread") == BREAD
-    assert len(await stored(control, "bread")) == 2 * len(SPANS), "with their markers"
+    assert len(await stored(control)) == 2 * len(SPANS), "with their markers"
     page = await list_ledger(control.pool, org.as_user, "bread", LedgerQuery())
     checker = FileChecker(control.objects, Path("/tmp"), threading.Event())  # noqa: S108 - nothing is written there
     damages = [checker.check(entry, rows=False).damages for entry in page.entries if not entry.generation_removed_at]
@@ -120,7 +125,7 @@ async def test_files_in_the_folder_of_a_removed_generation_go_with_the_last_gene
     await made_again(control, org, grind=2, bake=2)
     await control.pool.execute(EIGHT_DAYS_PASS)
     await finished(removes(control))
-    assert sorted(await stored(control, "bread")) == sorted(
+    assert sorted(await stored(control)) == sorted(
         named
         for file in await files(control, org, "bread")
         for named in (file, Folder(file.bucket, file.segments[:-1]).object("_SUCCESS"))
@@ -140,7 +145,7 @@ async def test_a_replaced_partition_keeps_its_files_while_another_generation_has
     await control.pool.execute(EIGHT_DAYS_PASS)
     await finished(removes(control))
     await finished(replaces(control))
-    assert shared[0] not in await stored(control, "bread")
+    assert shared[0] not in await stored(control)
     assert await content(control, org, "bread") == BREAD
 
 
@@ -159,15 +164,17 @@ async def test_a_partition_replaced_in_the_former_generation_keeps_its_files_for
     await finished(replaces(control))
     await finished(sweeps(control))
     assert await content(control, org, "bread") == BREAD
+    marked = "SELECT count(*) FROM partition_versions WHERE files_removed_at IS NOT NULL"
+    assert await control.pool.fetchval(marked) == 0, "they are there, and are deleted when the other generation is"
 
 
 async def test_a_dataset_that_is_dropped_leaves_no_file(control: Control, org: Org) -> None:
+    dataset = await control.pool.fetchval("SELECT id FROM datasets WHERE name = 'bread'")
     await deactivate_dag(control.pool, control.after_commit, org.id, "mill")
-    before = await stored(control, "bread")
-    await drop_dataset(control.pool, org.as_user, "bread")
+    assert await stored(control)
+    await drop_dataset(control.pool, org.as_user, str(dataset))
     await finished(removes(control))
-    assert before
-    assert await stored(control, "bread") == []
+    assert await stored(control) == []
 
 
 async def test_old_tasks_are_kept_as_twins_as_long_as_their_partitions_are(control: Control, org: Org) -> None:
@@ -177,23 +184,16 @@ async def test_old_tasks_are_kept_as_twins_as_long_as_their_partitions_are(contr
     assert len(await reused(control, "bake")) == 2 * len(SPANS)
 
 
-async def test_files_that_are_being_removed_are_not_used_and_files_in_use_are_not_removed(
-    control: Control, org: Org
-) -> None:
+@pytest.mark.usefixtures("org")
+async def test_files_that_are_being_removed_are_not_used_and_files_in_use_are_not_removed(control: Control) -> None:
     task = (await tasks_of(control, "bake"))[-1]
-    await control.pool.execute(
-        "UPDATE tasks SET status = 'Queued', lease_token = NULL, worker_id = NULL, started_at = NULL, last_heartbeat = NULL,"
-        " completed_at = NULL, outputs = NULL, completion_hash = NULL, completion_answer = NULL, memoized_from = NULL"
-        " WHERE id = $1",
-        task["id"],
-    )
+    await control.pool.execute(QUEUED_AGAIN, task["id"])
     await control.pool.execute("DELETE FROM task_inputs WHERE task_id = $1", task["id"])
     twins = queries("reuse")["find_twins"], [task["id"]], {"mills": 1}
-    mark = "UPDATE partition_versions SET valid_to = 1000 WHERE location LIKE '%{}%'".format(task["memoized_from"])
     async with control.pool.acquire() as looks, control.pool.acquire() as removing:
         async with removing.transaction():
             await removing.execute("SET LOCAL session_replication_role = replica")
-            await removing.execute(mark)
+            await removing.execute("UPDATE partition_versions SET valid_to = 1000")
             assert await looks.fetch(*twins) == []
         async with looks.transaction(), removing.transaction():
             assert len(await looks.fetch(*twins)) == 1
