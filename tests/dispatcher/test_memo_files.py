@@ -47,8 +47,8 @@ SAME = 0
 BREAD = [f"grain of {start}-{end}, baked 1".encode() for start, end in SPANS]
 QUEUED_AGAIN = """
 UPDATE tasks
-   SET status = 'Queued', lease_token = NULL, worker_id = NULL, started_at = NULL, last_heartbeat = NULL, completed_at = NULL,
-       outputs = NULL, completion_hash = NULL, completion_answer = NULL, memoized_from = NULL
+   SET status = 'Queued', lease_token = NULL, worker_id = NULL, started_at = NULL, last_heartbeat = NULL,
+       completed_at = NULL, outputs = NULL, completion_hash = NULL, completion_answer = NULL, memoized_from = NULL
  WHERE id = $1
 """
 SHOP = """
