@@ -26,11 +26,11 @@ jobs:
   - {{name: middle, operator: sql, config: {{query: 'SELECT n FROM load WHERE n > {0}'}}, inputs: [{{from: {{job: load}}, name: load}}]}}
   - {{name: work, operator: sql, config: {{query: 'SELECT n FROM middle'}}, inputs: [{{from: {{job: middle}}, name: middle}}]}}
 """  # noqa: E501
-LOCATION = "'s3://trace/datasets/' || s.dataset_uuid || '/' || s.dataset_version || '/attempts/' || n || '/1/'"
-PARTITIONS = f"""
+PARTITIONS = """
 INSERT INTO partition_versions (dataset_version, partition_key, valid_from, org_id, dataset_uuid, block_range, location,
                                 files, row_count, bytes, content_hash)
-SELECT s.dataset_version, block_range_key(int8range(n, n + 1)), n, s.org_id, s.dataset_uuid, int8range(n, n + 1), {LOCATION},
+SELECT s.dataset_version, block_range_key(int8range(n, n + 1)), n, s.org_id, s.dataset_uuid, int8range(n, n + 1),
+       format('s3://trace/datasets/%s/%s/attempts/%s/1/', s.dataset_uuid, s.dataset_version, n),
        jsonb_build_array(jsonb_build_object('name', 'rows.parquet', 'rows', 1, 'bytes', 1, 'sha256', 'x')), 1, 1,
        sha256(convert_to($4 || n, 'UTF8'))
   FROM generate_series(1, $1::bigint) n
@@ -42,7 +42,7 @@ INSERT INTO dataset_heads (dataset_uuid, org_id, last_commit)
 SELECT id, org_id, $1 FROM datasets WHERE producer_job_name IN ('middle', 'work')
 """
 SCHEMAS = "UPDATE dataset_versions SET schema_hash = 'x', columns = '[]'"
-TWINS = """
+ORIGINALS = """
 WITH done AS (
     INSERT INTO tasks (org_id, job_id, status, dedupe_key, partitions, input_versions, woken_at, lease_token, worker_id,
                        started_at, completed_at)
@@ -64,7 +64,8 @@ WITH done AS (
     SELECT id, 1, org_id, lease_token, worker_id, started_at, now(), 'Completed' FROM done
 )
 INSERT INTO task_inputs (task_id, attempt, org_id, input_dataset_uuid, input_dataset_version, input_commit)
-SELECT t.id, 1, t.org_id, (t.input_versions ->> 'dataset_uuid')::uuid, (t.input_versions ->> 'dataset_version')::uuid, $2
+SELECT t.id, 1, t.org_id, (t.input_versions ->> 'dataset_uuid')::uuid,
+       (t.input_versions ->> 'dataset_version')::uuid, $2
   FROM done t
 """
 COMMITS = """
@@ -109,7 +110,7 @@ async def _pass(system: Rig, size: int, content: str) -> float:
             await connection.execute(PARTITIONS, size, job, former, "same ")
         await connection.execute(HEADS, size)
         await connection.execute(SCHEMAS)
-        await connection.execute(TWINS, former, size)
+        await connection.execute(ORIGINALS, former, size)
         await connection.execute(COMMITS)
         await connection.execute(PARTITIONS, size, "middle", version, content)
     await system.pool.execute("ANALYZE")

@@ -95,13 +95,13 @@ async def test_after_an_edit_that_changes_one_partition_the_job_behind_it_runs_f
 async def test_users_see_whose_files_a_task_uses_and_no_worker_was_woken_for_it(control: Control, org: Org) -> None:
     await made_again(control, org)
     task = next(task for task in await tasks_of(control, "bake") if task["memoized_from"])
-    twin = next(other for other in await tasks_of(control, "bake") if other["key"] == task["key"])
-    assert (task["memoized_from"], task["memo_key"]) == (twin["id"], twin["memo_key"])
+    original = next(other for other in await tasks_of(control, "bake") if other["key"] == task["key"])
+    assert (task["memoized_from"], task["memo_key"]) == (original["id"], original["memo_key"])
     why = await explain_task(control.pool, org.id, task["id"])
-    assert f"task {twin['id']} wrote the same, and its files are used" in why.verdict
+    assert f"task {original['id']} wrote the same, and its files are used" in why.verdict
     assert [step.kind for step in why.steps] == ["rule", "task", "memo", "commit"]
     shown = await show_task(control.pool, org.id, task["id"])
-    assert (shown.status, shown.memoized_from, len(shown.commits)) == ("Completed", twin["id"], 1)
+    assert (shown.status, shown.memoized_from, len(shown.commits)) == ("Completed", original["id"], 1)
     assert await control.pool.fetchval(WAKE_UPS, str(task["id"])) == 0
 
 
@@ -125,7 +125,7 @@ async def test_new_data_behind_files_of_others_is_processed_as_always(control: C
     assert (await list_gaps(control.pool, org.id, GapsQuery(of="mill"))).complete
 
 
-async def test_a_task_of_another_organisation_is_no_twin(control: Control, org: Org) -> None:
+async def test_a_task_of_another_organisation_is_no_original(control: Control, org: Org) -> None:
     other = await an_org(control.pool, "others")
     await deployed_and_active(control, other, MILL.format(1, 1))
     await asked(control, other, *SPANS)
@@ -152,7 +152,7 @@ async def test_without_a_key_or_a_known_content_every_task_runs(control: Control
     assert len(await content(control, org, "bread")) == 4
 
 
-async def test_a_task_that_wrote_another_partition_than_its_own_is_no_twin(control: Control, org: Org) -> None:
+async def test_a_task_that_wrote_another_partition_than_its_own_is_no_original(control: Control, org: Org) -> None:
     bake = await tasks_of(control, "bake")
     key = bake[1]["memo_key"]
     # As if the task of 0-9 had read what the one of 10-19 did: its partition is still 0-9.

@@ -177,7 +177,7 @@ async def test_a_dataset_that_is_dropped_leaves_no_file(control: Control, org: O
     assert await stored(control) == []
 
 
-async def test_old_tasks_are_kept_as_twins_as_long_as_their_partitions_are(control: Control, org: Org) -> None:
+async def test_old_tasks_are_kept_as_originals_as_long_as_their_partitions_are(control: Control, org: Org) -> None:
     await control.pool.execute("UPDATE tasks SET completed_at = completed_at - interval '1 year'")
     await DeleteOldTasks(control.pool, timedelta(days=30)).once()
     await made_again(control, org, grind=-1)
@@ -189,14 +189,14 @@ async def test_files_that_are_being_removed_are_not_used_and_files_in_use_are_no
     task = (await tasks_of(control, "bake"))[-1]
     await control.pool.execute(QUEUED_AGAIN, task["id"])
     await control.pool.execute("DELETE FROM task_inputs WHERE task_id = $1", task["id"])
-    twins = queries("reuse")["find_twins"], [task["id"]], {"mills": 1}
+    originals = queries("reuse")["find_originals"], [task["id"]], {"mills": 1}
     async with control.pool.acquire() as looks, control.pool.acquire() as removing:
         async with removing.transaction():
             await removing.execute("SET LOCAL session_replication_role = replica")
             await removing.execute("UPDATE partition_versions SET valid_to = 1000")
-            assert await looks.fetch(*twins) == []
+            assert await looks.fetch(*originals) == []
         async with looks.transaction(), removing.transaction():
-            assert len(await looks.fetch(*twins)) == 1
+            assert len(await looks.fetch(*originals)) == 1
             await removing.execute("SET LOCAL lock_timeout = '50ms'")
             with pytest.raises(asyncpg.LockNotAvailableError):
                 await removing.execute("DELETE FROM partition_versions WHERE location LIKE '%attempts%'")

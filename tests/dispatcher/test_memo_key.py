@@ -65,7 +65,7 @@ async def test_the_commit_decides_what_is_read(database: asyncpg.Connection) -> 
     assert await read(database, version, 0, 10, 9) != await read(database, old, 0, 10, 9)
 
 
-async def test_labels_ranges_and_the_whole_are_told_apart(database: asyncpg.Connection) -> None:
+async def test_labels_ranges_and_the_whole_have_different_hashes(database: asyncpg.Connection) -> None:
     version = uuid4()
     for label in ("x", "y"):
         await database.execute(INSERT, version, label, None, None, 1, None, "same")

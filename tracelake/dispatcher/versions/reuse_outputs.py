@@ -1,8 +1,9 @@
 """Completes new tasks with the files of others that wrote the same: memoisation.
 
-A memo key covers what decides the bytes of a task's outputs (`memo_key` in Postgres). Where a completed task, its twin,
-has the same key and its files are there, nothing has to run: the Dispatcher claims the task itself and completes it by
-the verbs of a worker's task, with partitions that name the twin's files. What removes files counts these partitions.
+A memo key covers what decides the bytes of a task's outputs (`memo_key` in Postgres). Where a completed task, the
+original, has the same key and its files are there, nothing has to run: the Dispatcher claims the task itself and
+completes it by the verbs of a worker's task, with partitions that name the files of the original. What removes files
+counts these partitions.
 
 All of it happens in the transaction that created the tasks, so there is never a task that waits to be looked up.
 """
@@ -37,12 +38,12 @@ log = structlog.get_logger()
 REFUSED = (asyncpg.DataError, asyncpg.IntegrityConstraintViolationError)
 
 
-class TwinPartition(Row, frozen=True):
-    """A partition that a twin set, as the task shall have it."""
+class OriginalPartition(Row, frozen=True):
+    """A partition that an original set, as the task shall have it."""
 
     task_id: UUID
     memo_key: bytes
-    twin: UUID
+    original: UUID
     dataset_uuid: UUID
     partition_key: str
     start: int | None
@@ -55,7 +56,7 @@ class TwinPartition(Row, frozen=True):
     columns: str | None
 
 
-Twins = Mapping[UUID, Sequence[TwinPartition]]
+Originals = Mapping[UUID, Sequence[OriginalPartition]]
 """By task: a partition for each output."""
 
 
@@ -81,17 +82,18 @@ class ReuseOutputs:
     announcer: Announcer
 
     async def close(self, connection: Connection, tasks: Sequence[UUID]) -> Reused | None:
-        """Completes those that have a twin; the caller holds the transaction that created them, and the locks of their
-        datasets. The others stay as they are.
+        """Completes those that have an original; the others stay as they are.
+
+        The caller holds the transaction that created them, and the locks of their datasets.
         """
-        twins = await _find_twins(connection, tasks)
-        while twins:
+        originals = await _find_originals(connection, tasks)
+        while originals:
             try:
                 async with connection.transaction():
                     await connection.execute(queries("reuse")["plan_once"])
-                    return Reused(await self._complete(connection, twins))
+                    return Reused(await self._complete(connection, originals))
             except _NotReused as refused:
-                twins = {task: parts for task, parts in twins.items() if task not in refused.tasks}
+                originals = {task: parts for task, parts in originals.items() if task not in refused.tasks}
             except REFUSED as refusal:
                 log.warning("Postgres refused outputs that were to be used again", because=type(refusal).__name__)
                 return None
@@ -105,28 +107,28 @@ class ReuseOutputs:
         for _, task, _ in ended:
             metrics.memoized.labels(task.dag_name, task.job_name).inc()
 
-    async def _complete(self, connection: Connection, twins: Twins) -> BatchResult:
-        claimed = await self._claim(connection, twins)
-        batch = [await self._completion(connection, row, twins[row.task_id]) for row in claimed]
+    async def _complete(self, connection: Connection, originals: Originals) -> BatchResult:
+        claimed = await self._claim(connection, originals)
+        batch = [await self._completion(connection, row, originals[row.task_id]) for row in claimed]
         own = replace(self.options, jobs=self.options.jobs.through(connection))
         result = await complete_in_transaction(connection, batch, own)
         answers = zip(claimed, result.answers, strict=True)
         if refused := {row.task_id for row, answer in answers if isinstance(answer, Exception)}:
             raise _NotReused(refused)
-        if others := twins.keys() - await _mark(connection, batch, twins):
+        if others := originals.keys() - await _mark(connection, batch, originals):
             raise _NotReused(others)
         return result
 
-    async def _claim(self, connection: Connection, twins: Twins) -> list[TaskRow]:
-        tasks = list(twins)
+    async def _claim(self, connection: Connection, originals: Originals) -> list[TaskRow]:
+        tasks = list(originals)
         await connection.execute(queries("reuse")["wake_here"], tasks)
         asked = tasks, [f"dispatcher {self.options.replica}"] * len(tasks), [uuid4() for _ in tasks]
         rows = await fetch_rows(connection, queries("claim")["claim_tasks"], TaskRow, *asked)
-        if left := twins.keys() - {row.task_id for row in rows}:
+        if left := originals.keys() - {row.task_id for row in rows}:
             raise _NotReused(left)
         return rows
 
-    async def _completion(self, connection: Connection, row: TaskRow, parts: Sequence[TwinPartition]) -> Completion:
+    async def _completion(self, connection: Connection, row: TaskRow, parts: Sequence[OriginalPartition]) -> Completion:
         job = await self.options.jobs.through(connection).get(row.job_id)
         inputs = INPUTS.decode(row.inputs or "[]")
         claims = self.tokens.claims_for(job, row.task_id, row.attempt, inputs, names=NAMES.decode(row.names or "{}"))
@@ -141,18 +143,18 @@ class ReuseOutputs:
         return completion_of(request, claims, {part.dataset_uuid: _schema(part) for part in parts if part.schema_hash})
 
 
-async def _find_twins(connection: Connection, tasks: Sequence[UUID]) -> Twins:
-    found: dict[UUID, list[TwinPartition]] = {}
-    for part in await fetch_rows(connection, queries("reuse")["find_twins"], TwinPartition, tasks, codes()):
+async def _find_originals(connection: Connection, tasks: Sequence[UUID]) -> Originals:
+    found: dict[UUID, list[OriginalPartition]] = {}
+    for part in await fetch_rows(connection, queries("reuse")["find_originals"], OriginalPartition, tasks, codes()):
         found.setdefault(part.task_id, []).append(part)
     return found
 
 
-def _output_of(job: Job, part: TwinPartition) -> JobOutput:
+def _output_of(job: Job, part: OriginalPartition) -> JobOutput:
     return next(output for output in job.outputs if output.dataset_uuid == part.dataset_uuid)
 
 
-def _output(part: TwinPartition, output: JobOutput) -> OutputBody:
+def _output(part: OriginalPartition, output: JobOutput) -> OutputBody:
     return OutputBody(
         dataset_uuid=output.dataset_uuid,
         dataset_version=output.dataset_version,
@@ -168,7 +170,7 @@ def _output(part: TwinPartition, output: JobOutput) -> OutputBody:
     )
 
 
-def _event(part: TwinPartition, output: JobOutput) -> EventBody:
+def _event(part: OriginalPartition, output: JobOutput) -> EventBody:
     return EventBody(
         dataset_uuid=output.dataset_uuid,
         dataset_version=output.dataset_version,
@@ -178,19 +180,19 @@ def _event(part: TwinPartition, output: JobOutput) -> EventBody:
     )
 
 
-def _schema(part: TwinPartition) -> Schema:
+def _schema(part: OriginalPartition) -> Schema:
     return Schema(part.schema_hash or "", msgspec.json.decode(part.columns or "[]", type=list[ColumnEntry]))
 
 
-async def _mark(connection: Connection, batch: Sequence[Completion], twins: Twins) -> set[UUID]:
-    """Those whose claim has pinned what the key of their twin is of."""
+async def _mark(connection: Connection, batch: Sequence[Completion], originals: Originals) -> set[UUID]:
+    """Those whose claim has pinned what the key of their original is of."""
     requests = [completion.request for completion in batch]
     generations = {output.dataset_version for request in requests for output in request.outputs}
     rows = await connection.fetch(
         queries("reuse")["mark_memoized"],
         *fence_columns(requests),
-        [twins[request.task_id][0].twin for request in requests],
-        [twins[request.task_id][0].memo_key for request in requests],
+        [originals[request.task_id][0].original for request in requests],
+        [originals[request.task_id][0].memo_key for request in requests],
         list(generations),
     )
     return {task for (task,) in rows}

@@ -101,7 +101,7 @@ def memo_hash(job: Job, operator: OperatorSpec | None) -> str | None:
 
 
 def _writes_files_alone(job: Job) -> bool:
-    """No code of users, no secrets, no source, and no effect but files of datasets of its own."""
+    """No user code, no secrets, no source, and no effect but files of datasets of its own."""
     plain = job.source is None and job.bootstrap is None and job.udf is None and not job.secrets
     own = all(output.dataset is None and output.storage is Storage.PARQUET for output in job.outputs)
     return plain and own and bool(job.outputs) and bool(job.inputs)

@@ -2,7 +2,7 @@
 -- The statements of a completion are planned once for all that follow, as on the pool of the hot path.
 SET LOCAL plan_cache_mode = force_generic_plan;
 
--- name: find_twins
+-- name: find_originals
 -- For each of these queued tasks ($1; $2: the code of each operator) the newest completed task of the organisation with the
 -- same memo key that set one partition of each of its outputs, that of the task's scope, whose files are there; a row for
 -- each of these partitions, locked against removal. Work that a user asked for again is not looked up.
@@ -14,7 +14,7 @@ WITH asked AS MATERIALIZED (
      WHERE t.id = ANY ($1::uuid[]) AND (t.status = 'Queued') IS TRUE AND t.invalidation_id IS NULL
        AND t.dedupe_key NOT LIKE '%:again:%'
 ), found AS MATERIALIZED (
-    SELECT a.id AS task_id, a.memo_key, a.output_datasets, w.id AS twin, w.completed_at, p.dataset_version, p.dataset_uuid,
+    SELECT a.id AS task_id, a.memo_key, a.output_datasets, w.id AS original, w.completed_at, p.dataset_version, p.dataset_uuid,
            p.partition_key, lower(p.block_range) AS start, upper(p.block_range) - 1 AS "end", p.location, p.files, p.row_count,
            p.bytes
       FROM asked a
@@ -27,16 +27,16 @@ WITH asked AS MATERIALIZED (
                           AND o.partition_key <> a.partition_key)
        FOR SHARE OF p SKIP LOCKED
 ), chosen AS (
-    SELECT DISTINCT ON (f.task_id) f.task_id, f.twin
+    SELECT DISTINCT ON (f.task_id) f.task_id, f.original
       FROM found f
-     GROUP BY f.task_id, f.twin, f.completed_at, f.output_datasets
+     GROUP BY f.task_id, f.original, f.completed_at, f.output_datasets
     HAVING count(*) = cardinality(f.output_datasets)
-     ORDER BY f.task_id, f.completed_at DESC, f.twin
+     ORDER BY f.task_id, f.completed_at DESC, f.original
 )
-SELECT f.task_id, f.memo_key, f.twin, f.dataset_uuid, f.partition_key, f.start, f."end", f.location, f.files::text, f.row_count,
+SELECT f.task_id, f.memo_key, f.original, f.dataset_uuid, f.partition_key, f.start, f."end", f.location, f.files::text, f.row_count,
        f.bytes, v.schema_hash, v.columns::text
   FROM chosen c
-  JOIN found f ON f.task_id = c.task_id AND f.twin = c.twin
+  JOIN found f ON f.task_id = c.task_id AND f.original = c.original
   JOIN dataset_versions v ON v.id = f.dataset_version
  ORDER BY f.task_id, f.dataset_uuid;
 
@@ -46,15 +46,15 @@ UPDATE tasks SET woken_at = now() WHERE id = ANY ($1::uuid[]) AND (status = 'Que
 
 -- name: mark_memoized
 -- Records whose files tasks use that this transaction completed, and that these generations lie in several folders now. A
--- row for each task whose key, of what its claim pinned, is that of its twin: another commit may have come since that was found.
+-- row for each task whose key, of what its claim pinned, is that of its original: another commit may have come since that was found.
 WITH reused AS (
     SELECT * FROM unnest($1::uuid[], $2::int[], $3::uuid[], $4::uuid[], $5::bytea[])
-        AS r (task_id, attempt, lease_token, twin, memo_key)
+        AS r (task_id, attempt, lease_token, original, memo_key)
 ), sharing AS (
     UPDATE dataset_versions v SET shares_files = true WHERE v.id = ANY ($6::uuid[]) AND NOT v.shares_files
 )
 UPDATE tasks t
-   SET memoized_from = r.twin
+   SET memoized_from = r.original
   FROM reused r
  WHERE t.id = r.task_id AND holds_lease(t, r.attempt, r.lease_token) -- fence
    AND (t.status = 'Completed') IS TRUE AND t.memo_key = r.memo_key
