@@ -86,11 +86,11 @@ class ReuseOutputs:
 
         The caller holds the transaction that created them, and the locks of their datasets.
         """
+        await connection.execute(queries("reuse")["plan_once"])
         originals = await _find_originals(connection, tasks)
         while originals:
             try:
                 async with connection.transaction():
-                    await connection.execute(queries("reuse")["plan_once"])
                     return Reused(await self._complete(connection, originals))
             except _NotReused as refused:
                 originals = {task: parts for task, parts in originals.items() if task not in refused.tasks}

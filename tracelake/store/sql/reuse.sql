@@ -1,5 +1,5 @@
 -- name: plan_once
--- The statements of a completion are planned once for all that follow, as on the pool of the hot path.
+-- Statements and functions are planned once for all tasks that follow, as on the pool of the hot path.
 SET LOCAL plan_cache_mode = force_generic_plan;
 
 -- name: find_originals
