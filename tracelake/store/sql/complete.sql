@@ -15,7 +15,8 @@ SELECT a.n, t.org_id, t.job_id, t.status::text, t.started_at, awaits_completion(
 -- Ends attempts, however they ended, as many as there are completions: fence, task, history, events, operator state,
 -- processed inputs, bootstraps, invalidations and failure alerts ($4). With $1 the events are routed in the same statement, their
 -- outbox entries are written as done, and the wake-ups of the new tasks are left to replica $2 for $3; without, entries
--- to route them are written. Tasks whose outputs may be used again get their memo key ($33: the code of each operator). Events about partitions whose content is the same as before are only recorded.
+-- to route them are written. Tasks whose outputs may be used again get their memo key ($33: the code of each
+-- operator). Events about partitions whose content is the same as before are only recorded.
 -- A row for each completion whose attempt and lease are the current ones, with its number; then, without a number, a row
 -- for each new task, with the outbox entry of its wake-up unless it waits for a slot.
 WITH asked AS (

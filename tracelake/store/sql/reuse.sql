@@ -54,7 +54,7 @@ WITH reused AS (
     UPDATE dataset_versions v SET shares_files = true WHERE v.id = ANY ($6::uuid[]) AND NOT v.shares_files
 )
 UPDATE tasks t
-   SET memoized_from = r.original
+   SET memoized_from = r.original, bytes_written = 0
   FROM reused r
  WHERE t.id = r.task_id AND holds_lease(t, r.attempt, r.lease_token) -- fence
    AND (t.status = 'Completed') IS TRUE AND t.memo_key = r.memo_key
