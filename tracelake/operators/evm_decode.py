@@ -124,6 +124,11 @@ def _from_each(made_from: Mapping[str, str], inputs: Sequence[str]) -> Iterator[
         yield from ((column, name, read) for column, read in made_from.items())
 
 
+def reproduces(_config: Mapping[str, Any], inputs: Sequence[str]) -> bool:
+    """Of several inputs, also rows beside the task's range are read: they show of which chain an input is."""
+    return len(inputs) == 1
+
+
 SPEC = OperatorSpec(
     checked_by(Config),
     frozenset({ON_WORKERS}),
@@ -137,6 +142,7 @@ SPEC = OperatorSpec(
     output_columns=output_columns,
     output_keys=output_keys,
     column_lineage=column_lineage,
+    reproduces=reproduces,
 )
 
 

@@ -77,6 +77,9 @@ ConfigPath = tuple[str | int, ...]
 IgnoredSettings = Callable[[Mapping[str, Any], Sequence[Output]], Mapping[ConfigPath, str]]
 """From the config and the job's outputs; called only with a config that passed its own check."""
 
+Reproduces = Callable[[Mapping[str, Any], Sequence[str]], bool]
+"""From the config and the names of all inputs; called only with what passed the other checks."""
+
 InputsRead = Callable[[Mapping[str, Any], Sequence[str]], Collection[str]]
 """From the config and the names of all inputs; called only with what passed the other checks."""
 
@@ -149,6 +152,11 @@ class OperatorSpec:
     """Whether it collects updates until they are complete, and can send what it has before."""
     column_lineage: ColumnLineage | None = None
     """The input columns of each column of its outputs, if its config determines them."""
+    reproduces: Reproduces | None = None
+    """Whether what a task writes to files is decided by this config and the rows of its scope, and it has no other
+    effect: then files that a task wrote are used for another one that would read the same. None: never."""
+    code: int = 1
+    """The version of its code: raised by each change after which it writes other rows for the same config and rows."""
 
 
 @dataclass(frozen=True, slots=True)
