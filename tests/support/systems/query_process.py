@@ -34,6 +34,7 @@ async def a_service(
             "objects": ObjectSettings(folder=system.operators.walk.control.objects.root),  # type: ignore[attr-defined]
             "endpoints": EndpointSettings(dispatcher_internal=system.operators.walk.listeners["dispatcher_internal"]),
             "query": system.settings.query.model_copy(update=limits),
+            "spark": system.settings.spark.model_copy(update={"quick_compiler": True}),
         }
     )
     headers = {"X-Trace-Worker-Token": TOKEN, "X-Trace-User": "reader"}
