@@ -24,7 +24,7 @@ COUNT = "SELECT count(*) AS n FROM orders"
 
 @asynccontextmanager
 async def a_service(
-    system: QuerySystem, home: Path, stuck_seconds: float = 1.0, engine: str = "spark", **query: float
+    system: QuerySystem, home: Path, stuck_seconds: float = 1.0, engine: str = "spark", **query: float | str
 ) -> AsyncIterator[tuple[subprocess.Popen[bytes], httpx.AsyncClient]]:
     port = free_port()
     limits = {"internal_port": port, "stuck_seconds": stuck_seconds, "engine": engine, **query}
