@@ -269,9 +269,9 @@ class _Show:
 
     def _queries(self, system: Running) -> None:
         """Each is run twice: the first time starts its engine, if nothing did before."""
-        self._heading("trace query, which chooses the engine")
+        self._heading("Queries: the service chooses the engine of each")
         for sql in QUERIES:
-            first, again = (system.trace("query", sql) for _ in range(2))
+            first, again = (system.answer(sql) for _ in range(2))
             self._expect(sorted(first["rows"]) == sorted(again["rows"]) != [], f"rows of {sql}")
             took = f"{first['milliseconds']:,} ms, then {again['milliseconds']:,} ms"
             self._line(f"on {again['engine'].capitalize():<17} {took}: {sql}")
