@@ -13,7 +13,7 @@ SELECT r.job_id, r.dataset_uuid, r.org_id
 ON CONFLICT (job_id, dataset_uuid) DO UPDATE
    SET due_at = excluded.due_at, requested_at = excluded.requested_at, stage = excluded.stage,
        after_start = excluded.after_start, after_key = excluded.after_key, after_time = excluded.after_time,
-       after_event = excluded.after_event;
+       after_event = excluded.after_event, again = false;
 
 -- name: mark_read_otherwise
 -- Readers in other DAGs ($1: organisation) of datasets whose generation is another one in the activated version ($3) than in
@@ -114,10 +114,11 @@ UPDATE catch_ups
  WHERE job_id = $1 AND dataset_uuid = $2;
 
 -- name: end_pass
--- A pass has ended: the next one is due at $3, or else after $4.
+-- A pass has ended: the next one is due at $3, or else after $4; at once if an update of the whole came meanwhile.
 UPDATE catch_ups
    SET stage = DEFAULT, after_start = DEFAULT, after_key = DEFAULT, after_time = DEFAULT, after_event = DEFAULT,
-       tasks = tasks + $5, due_at = coalesce($3, now() + $4::interval), walked_at = now()
+       tasks = tasks + $5, walked_at = now(), again = false,
+       due_at = CASE WHEN again THEN now() ELSE coalesce($3, now() + $4::interval) END
  WHERE job_id = $1 AND dataset_uuid = $2;
 
 -- name: next_due
@@ -191,7 +192,9 @@ SELECT e.kind::text, e.partition_key, lower(e.block_range) AS start, upper(e.blo
 -- job ($1) has not processed in this generation ($2, $3) become tasks under the keys that routing gives them, so that
 -- neither makes a task that the other has made; at most $12. Work that has a task is left alone, unless with $13 that task
 -- failed or was canceled for good. A job that makes its whole output anew needs no task while one is queued: that one reads
--- everything. $14: the units are of the past, whenever they were made.
+-- everything. $14: the units are of the past, whenever they were made. Units about all of a dataset are left out where the
+-- job gets a task for each partition, and partitions that such a unit announced where it gets one for each update. A job
+-- that takes no history gets tasks only for what came since its version was activated.
 WITH units AS (
     SELECT * FROM unnest($4::text[], $5::text[], $6::bigint[], $7::bigint[], $8::bigint[], $9::bigint[], $10::uuid[],
                          $11::timestamptz[])
@@ -202,7 +205,13 @@ WITH units AS (
     SELECT u.*, j.makes_whole, CASE WHEN u.start IS NOT NULL THEN int8range(u.start, u.stop) END AS block_range,
            CASE WHEN done.again THEN ':again:' || done.task_id ELSE '' END AS suffix
       FROM job j
-      CROSS JOIN units u
+      CROSS JOIN LATERAL announced_whole(j.job_id, j.lineage_id, $3) s
+      JOIN units u ON j.makes_whole OR CASE WHEN u.kind <> 'partition' THEN NOT s.splits
+                                            WHEN s.splits OR NOT s.has_updates THEN true
+                                            ELSE (u.commit_number <= s.read_up_to) IS NOT TRUE AND NOT EXISTS (
+                                                SELECT FROM events e
+                                                 WHERE e.dataset_version = $3 AND e.commit_number = u.commit_number
+                                                   AND e.kind <> 'partition') END
       LEFT JOIN processed_inputs done
              ON done.lineage_id = j.lineage_id AND done.dataset_version = $3
             AND done.partition_key = CASE WHEN j.makes_whole THEN ''
@@ -252,6 +261,7 @@ WITH units AS (
                  FROM commits c LEFT JOIN tasks t ON t.id = c.task_id
                 WHERE u.event_id IS NULL AND c.dataset_uuid = $2 AND c.number = u.commit_number) m ON true
           WHERE w.id = j.job_id) h
+     WHERE j.takes_history OR $14::boolean OR NOT h.history
      -- In the order of the units, which their ids then have too. Should a completion create the same tasks in another order,
      -- Postgres ends one of the two, and it is repeated.
      ORDER BY u.n
@@ -279,7 +289,13 @@ WITH units AS (
     SELECT u.*, j.makes_whole, j.takes_history, CASE WHEN u.start IS NOT NULL THEN int8range(u.start, u.stop) END AS block_range,
            CASE WHEN done.again THEN ':again:' || done.task_id ELSE '' END AS suffix
       FROM job_reads j
-      CROSS JOIN units u
+      CROSS JOIN LATERAL announced_whole(j.job_id, j.lineage_id, $3) s
+      JOIN units u ON j.makes_whole OR CASE WHEN u.kind <> 'partition' THEN NOT s.splits
+                                            WHEN s.splits OR NOT s.has_updates THEN true
+                                            ELSE (u.commit_number <= s.read_up_to) IS NOT TRUE AND NOT EXISTS (
+                                                SELECT FROM events e
+                                                 WHERE e.dataset_version = $3 AND e.commit_number = u.commit_number
+                                                   AND e.kind <> 'partition') END
       LEFT JOIN processed_inputs done
              ON done.lineage_id = j.lineage_id AND done.dataset_version = $3
             AND done.partition_key = CASE WHEN j.makes_whole THEN ''
