@@ -447,3 +447,17 @@ def test_a_bundle_that_cannot_be_is_refused_before_anything_is_sent(trace: Trace
     assert "link.py is a link" in trace("udf", "push", str(code)).err
     assert "no such" in trace("udf", "push", str(tmp_path / "nowhere.zip")).err.lower()
     assert trace("udf", "list", "--json").json["bundles"] == []
+
+
+@pytest.mark.usefixtures("running")
+def test_a_dag_is_deleted_after_it_was_deactivated_and_the_user_agreed(trace: Trace, file: Path) -> None:
+    assert trace("dag", "deploy", str(file), "--activate").code == 0
+    refused = trace("dag", "delete", "shop", "--yes")
+    assert (refused.code, "`trace dag deactivate shop`" in refused.err) == (1, True)
+    assert trace("dag", "deactivate", "shop", "--yes").code == 0
+    asked = trace("dag", "delete", "shop")
+    assert (asked.code, "This deletes DAG shop: 1 versions" in asked.err) == (1, True), asked.err
+    deleted = trace("dag", "delete", "shop", "--yes", "--json").json
+    assert (deleted["changed"], deleted["versions"]) == (True, 1)
+    assert trace("dag", "delete", "shop", "--yes").out == "it was deleted before\n"
+    assert trace("dag", "list", "--json").json["dags"] == []

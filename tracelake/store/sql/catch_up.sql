@@ -338,7 +338,7 @@ SELECT r.job_id, r.job_name, r.dataset_uuid, r.dataset_version, r.makes_whole, r
 -- name: list_names
 -- What a scope may name: every DAG of an organisation with a version, and the jobs of those that are active.
 SELECT v.dag_name, a.dag_version_id IS NOT NULL AS active, j.name AS job_name, j.source ->> 'kind' AS source
-  FROM (SELECT DISTINCT org_id, dag_name FROM dag_versions WHERE org_id = $1) v
+  FROM (SELECT DISTINCT org_id, dag_name FROM known_versions WHERE org_id = $1) v
   LEFT JOIN dag_current_versions a ON a.org_id = v.org_id AND a.dag_name = v.dag_name
   LEFT JOIN jobs j ON j.dag_version_id = a.dag_version_id
  ORDER BY 1, 3;
