@@ -150,12 +150,14 @@ UPDATE datasets d
    AND NOT EXISTS (
        SELECT FROM unnest($3::uuid[], $4::text[]) AS p (id, name) WHERE p.id = d.id AND p.name = d.name);
 
--- name: set_name
--- Sets the published name of a dataset, and the roles that may read it.
-UPDATE datasets
-   SET name = $3, visibility = CASE WHEN $4::text[] = '{}' THEN 'org' ELSE 'roles' END::dataset_visibility,
-       read_roles = $4::text[], updated_at = now()
- WHERE org_id = $1 AND id = $2 AND (name, read_roles) IS DISTINCT FROM ($3, $4::text[]);
+-- name: set_names
+-- Sets the published names of datasets ($2, $3), and the roles that may read each ($4: as JSON).
+UPDATE datasets d
+   SET name = p.name, visibility = CASE WHEN p.roles = '{}' THEN 'org' ELSE 'roles' END::dataset_visibility,
+       read_roles = p.roles, updated_at = now()
+  FROM (SELECT n.id, n.name, ARRAY(SELECT jsonb_array_elements_text(n.roles::jsonb)) AS roles
+          FROM unnest($2::uuid[], $3::text[], $4::text[]) AS n (id, name, roles)) p
+ WHERE d.org_id = $1 AND d.id = p.id AND (d.name, d.read_roles) IS DISTINCT FROM (p.name, p.roles);
 
 -- name: set_storage
 -- Sets the kind of storage of datasets to that of the version that becomes active.
