@@ -1,7 +1,6 @@
 """A plan: how long `POST /v1/plans` takes for an edit that rebuilds a DAG of 300 jobs with many current partitions.
 
-The first query is edited, so that every dataset after it gets a new generation: that is the most a plan has to find out.
-The full size is `--size 1000000`.
+The first job is edited, so that every dataset after it gets a new generation: a plan has to find out no more. The full size is `--size 1000000`.
 """
 
 from __future__ import annotations
@@ -21,7 +20,8 @@ PLANS = 9
 PARTITIONS = """
 INSERT INTO partition_versions (dataset_version, partition_key, valid_from, org_id, dataset_uuid, block_range, location,
                                 row_count, bytes)
-SELECT s.dataset_version, block_range_key(int8range(n, n + 1)), n, s.org_id, s.dataset_uuid, int8range(n, n + 1), '', 10, 1000
+SELECT s.dataset_version, block_range_key(int8range(n, n + 1)), n, s.org_id, s.dataset_uuid, int8range(n, n + 1), '',
+       10, 1000
   FROM dag_version_datasets s
  CROSS JOIN generate_series(1, $1::bigint / (SELECT count(*) FROM dag_version_datasets)) n
 """
@@ -36,7 +36,7 @@ def dag(edit: str = "") -> str:
     for n in range(1, JOBS - 1):
         above = max(n - 10, 0)
         lines += [f"  - name: j{n}", "    operator: sql", f"    inputs: [{{from: {{job: j{above}}}}}]"]
-        lines += [f'    config: {{query: "SELECT a, b + 1 AS b FROM j{above}"}}']
+        lines += [f'    config: {{query: "SELECT a, b + 1 AS b FROM j{above}"}}']  # noqa: S608 - YAML
     return "\n".join([*lines, "publish:", *(f"  d{n}: {{job: j{n}}}" for n in range(JOBS - 1))])
 
 

@@ -117,9 +117,7 @@ def test_what_the_running_system_refuses_in_a_dag_is_printed_line_by_line(trace:
 
 @pytest.mark.usefixtures("running")
 def test_a_field_without_effect_is_a_warning_in_validate_and_in_deploy(trace: Trace, file: Path) -> None:
-    file.write_text(
-        DAG.replace("    runtime: ecs_platform\n", "    runtime: ecs_platform\n    unique_key: [a]\n")
-    )
+    file.write_text(DAG.replace("    runtime: ecs_platform\n", "    runtime: ecs_platform\n    unique_key: [a]\n"))
     line = f"{file}:11:5: warning: jobs[1].unique_key: `unique_key` has no effect"
     for verb in ("validate", "deploy", "deploy"):
         output = trace("dag", verb, str(file), at_home=verb != "validate")

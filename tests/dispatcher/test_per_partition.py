@@ -1,4 +1,4 @@
-"""An update of a whole dataset, or a cursor, is one task of a PerUpdate job, and one for each partition of a PerPartition."""
+"""An update of a whole dataset, or a cursor, is one task of a PerUpdate job, and one a partition of a PerPartition."""
 
 from __future__ import annotations
 
@@ -49,14 +49,14 @@ async def org(control: Control) -> Org:
     return await an_org(control.pool)
 
 
-async def ground(control: Control, org: Org, *partitions: Partition, **scope: int) -> None:
+async def ground(control: Control, org: Org, *partitions: Partition, cursor: int | None = None) -> None:
     """A task of `grind` commits these partitions, and sends one event about all of them."""
     await trigger(control, org.id, "mill", "ask", start=0, end=9, request_id=uuid4())
     await drain(control)
     task, claims = await claimed(control, await control.pool.fetchval(GRIND))
     bodies = staged(control.objects, task, *partitions)
     output = task.task.outputs[0]
-    event = EventBody(dataset_uuid=output.dataset_uuid, dataset_version=output.dataset_version, **scope)
+    event = EventBody(dataset_uuid=output.dataset_uuid, dataset_version=output.dataset_version, cursor=cursor)
     await control.completer()(completion(task, outputs=bodies, events=[event]), claims)
     await control.pool.execute("UPDATE tasks SET dedupe_key = id::text WHERE id = $1", task.task.task_id)
 
@@ -77,12 +77,12 @@ async def run_all(control: Control, done: Deployed, job: str) -> None:
         assert await run_one(control, row["id"])
 
 
-@pytest.mark.parametrize(("scope", "label"), [({}, "all"), ({"cursor": 19}, "cursor 19")])
+@pytest.mark.parametrize(("cursor", "label"), [(None, "all"), (19, "cursor 19")])
 async def test_each_changed_partition_is_a_task_and_each_update_is_one(
-    control: Control, org: Org, scope: dict[str, int], label: str
+    control: Control, org: Org, cursor: int | None, label: str
 ) -> None:
     done = await deployed_and_active(control, org, DAG)
-    await ground(control, org, (0, 9), (10, 19), **scope)
+    await ground(control, org, (0, 9), (10, 19), cursor=cursor)
     await caught_up(control)
     assert await scopes(control, done, "bake") == ["0-9", "10-19"]
     assert await scopes(control, done, "tell") == [label]

@@ -432,7 +432,7 @@ def keys(found: Relation) -> list[str]:
 async def test_readers_during_promotions_and_rollbacks_see_one_group_or_the_other(
     control: Control, org: Org, pytestconfig: pytest.Config
 ) -> None:
-    """At least so many switches, and so many reads while they are made: none is of both groups, and none finds nothing."""
+    """At least so many switches, and reads while they are made: none is of both groups, and none finds nothing."""
     most, switches = pytestconfig.getoption("switch_reads"), 0
     served_pairs = {await pair(control, org)}
     seen: list[tuple[UUID, UUID]] = []

@@ -25,7 +25,11 @@ Warned = tuple[str, str, str | None]
 
 def warn_of_no_effect(draft: DagDraft, jobs: Sequence[Job], catalog: Catalog, problems: Problems) -> None:
     for job, wired in zip(draft.jobs, jobs, strict=True):
-        for name, reason, suggestion in (*_strategies(job, catalog), *_not_here(job, catalog), *_elsewhere(job, catalog)):
+        for name, reason, suggestion in (
+            *_strategies(job, catalog),
+            *_not_here(job, catalog),
+            *_elsewhere(job, catalog),
+        ):
             path = (*job.path, name) if name in job.given else ("defaults", name)
             problems.warn(path, NO_EFFECT, f"`{name}` has no effect{reason}", suggestion)
         for setting, reason in _ignored_settings(wired, catalog):
@@ -53,9 +57,10 @@ def _is_given(config: Any, path: ConfigPath) -> bool:
 def _strategies(draft: JobDraft, catalog: Catalog) -> Iterator[Warned]:
     """How updates become tasks, and rows get into the dataset that is written."""
     job, operator = draft.job, catalog.operators.get(draft.job.operator)
-    if job.execution_strategy is ExecutionStrategy.PER_PARTITION and "execution_strategy" in draft.given:
-        if operator is not None and operator.makes_whole is not None and operator.makes_whole(job.config):
-            yield "execution_strategy", " with `mode: full`, which reads every partition in each task", "remove it"
+    makes_whole = operator is not None and operator.makes_whole is not None and operator.makes_whole(job.config)
+    is_given = "execution_strategy" in draft.given
+    if job.execution_strategy is ExecutionStrategy.PER_PARTITION and is_given and makes_whole:
+        yield "execution_strategy", " with `mode: full`, which reads every partition in each task", "remove it"
     written = [output.dataset is not None for output in draft.outputs or ()]
     if job.update_strategy is UpdateStrategy.APPEND and not any(written):
         reason = ": the dataset that is written decides how rows are added"

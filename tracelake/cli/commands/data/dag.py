@@ -234,8 +234,8 @@ def deactivate(dag: DagName, yes: Yes = False, home: Home = None, json: Json = F
 def delete(dag: DagName, yes: Yes = False, home: Home = None, json: Json = False) -> None:
     """Delete a DAG that is not active: its versions, and the files of its datasets. For admins.
 
-    Its commits stay in the ledger, and the audit of queries stays; tasks are deleted by retention, tables in Postgres are
-    not. Refused while the DAG is active, a release builds it, or other DAGs read its datasets.
+    Its commits stay in the ledger, and the audit of queries stays; tasks are deleted by retention, and tables in
+    Postgres stay. Refused while the DAG is active, a release builds it, or other DAGs read its datasets.
     """
     from tracelake.cli import render
     from tracelake.cli.api import remote
