@@ -1,6 +1,7 @@
 """A plan: how long `POST /v1/plans` takes for an edit that rebuilds a DAG of 300 jobs with many current partitions.
 
-The first job is edited, so that every dataset after it gets a new generation: a plan has to find out no more. The full size is `--size 1000000`.
+The first job is edited, so that every dataset after it gets a new generation: a plan has to find out no more. The full
+size is `--size 1000000`.
 """
 
 from __future__ import annotations
