@@ -202,16 +202,13 @@ WITH units AS (
 ), job AS MATERIALIZED (
     SELECT * FROM job_reads r WHERE r.job_id = $1 AND r.dataset_uuid = $2 AND r.dataset_version = $3
 ), unprocessed AS MATERIALIZED (
-    SELECT u.*, j.makes_whole, CASE WHEN u.start IS NOT NULL THEN int8range(u.start, u.stop) END AS block_range,
+    SELECT u.*, j.makes_whole, j.makes_whole OR s.splits OR u.kind <> 'partition' AS is_own_update,
+           CASE WHEN u.start IS NOT NULL THEN int8range(u.start, u.stop) END AS block_range,
            CASE WHEN done.again THEN ':again:' || done.task_id ELSE '' END AS suffix
       FROM job j
-      CROSS JOIN LATERAL announced_whole(j.job_id, j.lineage_id, $3) s
+      CROSS JOIN LATERAL reads_whole(j.job_id, j.lineage_id, $3) s
       JOIN units u ON j.makes_whole OR CASE WHEN u.kind <> 'partition' THEN NOT s.splits
-                                            WHEN s.splits OR NOT s.has_updates THEN true
-                                            ELSE (u.commit_number <= s.read_up_to) IS NOT TRUE AND NOT EXISTS (
-                                                SELECT FROM events e
-                                                 WHERE e.dataset_version = $3 AND e.commit_number = u.commit_number
-                                                   AND e.kind <> 'partition') END
+                                            ELSE s.splits OR (u.commit_number <= s.read_up_to) IS NOT TRUE END
       LEFT JOIN processed_inputs done
              ON done.lineage_id = j.lineage_id AND done.dataset_version = $3
             AND done.partition_key = CASE WHEN j.makes_whole THEN ''
@@ -234,8 +231,9 @@ WITH units AS (
       FROM named u
       LEFT JOIN tasks t ON t.job_id = $1 AND t.dedupe_key = u.work
      -- A task that was superseded, or read too early, is no obstacle to a job that makes its whole output anew.
-     WHERE t.id IS NULL OR (u.makes_whole AND (t.status = 'Completed' OR t.superseded_by IS NOT NULL))
-        OR ($13::boolean AND (t.status = 'Canceled' OR (t.status = 'Failed' AND t.next_retry_at IS NULL)))
+     WHERE (t.id IS NULL OR (u.makes_whole AND (t.status = 'Completed' OR t.superseded_by IS NOT NULL))
+            OR ($13::boolean AND (t.status = 'Canceled' OR (t.status = 'Failed' AND t.next_retry_at IS NULL))))
+       AND (u.is_own_update OR NOT is_part_of_update($2, $3, u.commit_number))
      ORDER BY u.n
      LIMIT $12
 ), created AS (
@@ -286,16 +284,13 @@ WITH units AS (
                          $11::timestamptz[])
         WITH ORDINALITY AS u (kind, partition_key, start, stop, cursor_value, commit_number, event_id, created_at, n)
 ), unprocessed AS MATERIALIZED (
-    SELECT u.*, j.makes_whole, j.takes_history, CASE WHEN u.start IS NOT NULL THEN int8range(u.start, u.stop) END AS block_range,
+    SELECT u.*, j.makes_whole, j.takes_history, j.makes_whole OR s.splits OR u.kind <> 'partition' AS is_own_update,
+           CASE WHEN u.start IS NOT NULL THEN int8range(u.start, u.stop) END AS block_range,
            CASE WHEN done.again THEN ':again:' || done.task_id ELSE '' END AS suffix
       FROM job_reads j
-      CROSS JOIN LATERAL announced_whole(j.job_id, j.lineage_id, $3) s
+      CROSS JOIN LATERAL reads_whole(j.job_id, j.lineage_id, $3) s
       JOIN units u ON j.makes_whole OR CASE WHEN u.kind <> 'partition' THEN NOT s.splits
-                                            WHEN s.splits OR NOT s.has_updates THEN true
-                                            ELSE (u.commit_number <= s.read_up_to) IS NOT TRUE AND NOT EXISTS (
-                                                SELECT FROM events e
-                                                 WHERE e.dataset_version = $3 AND e.commit_number = u.commit_number
-                                                   AND e.kind <> 'partition') END
+                                            ELSE s.splits OR (u.commit_number <= s.read_up_to) IS NOT TRUE END
       LEFT JOIN processed_inputs done
              ON done.lineage_id = j.lineage_id AND done.dataset_version = $3
             AND done.partition_key = CASE WHEN j.makes_whole THEN ''
@@ -313,6 +308,7 @@ WITH units AS (
       FROM unprocessed u
      CROSS JOIN (SELECT EXISTS (SELECT FROM partition_versions p
                                  WHERE p.dataset_version = $3 AND p.valid_to IS NOT NULL) AS replaced) o
+     WHERE u.is_own_update OR NOT is_part_of_update($2, $3, u.commit_number)
 )
 SELECT u.n::int - 1 AS place,
        CASE WHEN t.id IS NULL AND NOT u.takes_history THEN 'skipped'

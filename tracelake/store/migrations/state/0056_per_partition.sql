@@ -11,20 +11,23 @@ COMMENT ON FUNCTION splits_updates IS
 ALTER TABLE catch_ups ADD COLUMN again boolean NOT NULL DEFAULT false;
 COMMENT ON COLUMN catch_ups.again IS 'An update came while the pass was under way: the next pass begins as soon as this one ends.';
 
-CREATE INDEX idx_events_whole ON events (dataset_version, commit_number) WHERE kind <> 'partition' AND commit_number IS NOT NULL;
-COMMENT ON INDEX idx_events_whole IS 'The commits of a generation that were announced as one update of the whole, or as a cursor.';
-
-CREATE FUNCTION announced_whole(
-    job uuid, lineage uuid, generation uuid, OUT splits boolean, OUT has_updates boolean, OUT read_up_to bigint
-)
+CREATE FUNCTION reads_whole(job uuid, lineage uuid, generation uuid, OUT splits boolean, OUT read_up_to bigint)
 LANGUAGE sql STABLE AS $$
-SELECT splits_updates(job, generation),
-       EXISTS (SELECT FROM events e WHERE e.dataset_version = generation AND e.kind <> 'partition' AND e.commit_number IS NOT NULL)
-       OR p.commit_number IS NOT NULL,
-       p.commit_number
+SELECT splits_updates(job, generation), p.commit_number
   FROM (SELECT) one
   LEFT JOIN processed_inputs p
          ON p.lineage_id = lineage AND p.dataset_version = generation AND p.partition_key = '' AND NOT p.again
 $$;
-COMMENT ON FUNCTION announced_whole IS
-    'What a job does with updates of a whole generation: whether it splits them into partitions, whether there were any, and the commit up to which it has read all.';
+COMMENT ON FUNCTION reads_whole IS
+    'What a job does with updates of a whole generation: whether it splits them into partitions, and the commit up to which it has read all.';
+
+CREATE FUNCTION is_part_of_update(dataset uuid, generation uuid, commit_number bigint) RETURNS boolean
+LANGUAGE sql STABLE AS $$
+SELECT EXISTS (
+    SELECT FROM commits c
+      JOIN events e ON e.producer_run_id = c.task_id AND e.dataset_uuid = dataset AND e.dataset_version = generation
+     WHERE c.dataset_uuid = dataset AND c.number = is_part_of_update.commit_number
+       AND e.kind <> 'partition' AND e.commit_number = c.number)
+$$;
+COMMENT ON FUNCTION is_part_of_update IS
+    'Whether a commit was announced by one event about the whole generation, or a cursor: its partitions are no updates of their own.';
