@@ -231,9 +231,10 @@ WITH units AS (
       FROM named u
       LEFT JOIN tasks t ON t.job_id = $1 AND t.dedupe_key = u.work
      -- A task that was superseded, or read too early, is no obstacle to a job that makes its whole output anew.
-     WHERE (t.id IS NULL OR (u.makes_whole AND (t.status = 'Completed' OR t.superseded_by IS NOT NULL))
-            OR ($13::boolean AND (t.status = 'Canceled' OR (t.status = 'Failed' AND t.next_retry_at IS NULL))))
-       AND (u.is_own_update OR NOT is_part_of_update($2, $3, u.commit_number))
+     -- Looked up only for units without a task: else it would be for all of them, before the tasks are joined.
+     WHERE CASE WHEN t.id IS NULL THEN u.is_own_update OR NOT is_part_of_update($2, $3, u.commit_number)
+                ELSE (u.makes_whole AND (t.status = 'Completed' OR t.superseded_by IS NOT NULL))
+                  OR ($13::boolean AND (t.status = 'Canceled' OR (t.status = 'Failed' AND t.next_retry_at IS NULL))) END
      ORDER BY u.n
      LIMIT $12
 ), created AS (
