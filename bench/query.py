@@ -133,6 +133,7 @@ async def bombed(home: Path, size: int, engine: str) -> None:
     objects = DiskObjects(home / "objects")
     parts = made(objects)
     async with service(home, objects, parts, engine=engine) as running:
+        await running.session()  # bombs that Sail has no memory for run there, and its start is no bomb
         for user in ("bench", "bomber"):
             await running.ask(QUERIES["count"], user)
         quiet, beside, bombs = list[float](), list[float](), 0
@@ -147,11 +148,13 @@ async def bombed(home: Path, size: int, engine: str) -> None:
                 times.append(time.perf_counter() - began)
             over.set()
             bombs += sum(await asyncio.gather(*throwing))
+    slowest, slowest_alone = (sorted(times)[int(0.95 * len(times))] for times in (beside, quiet))
     report(
         "query_beside_bombs",
-        milliseconds(sorted(beside)[int(0.95 * len(beside))]),
+        milliseconds(slowest),
         "ms (p95 of one organisation's queries, each a new text, while another sends bombs)",
-        alone_p95_ms=milliseconds(sorted(quiet)[int(0.95 * len(quiet))]),
+        alone_p95_ms=milliseconds(slowest_alone),
+        ratio_to_alone=round(slowest / slowest_alone, 2),
         p50_ms=milliseconds(statistics.median(beside)),
         alone_p50_ms=milliseconds(statistics.median(quiet)),
         bombs=bombs,

@@ -67,13 +67,18 @@ class Running:
             raise SetupError(f"`trace {' '.join(verb)}` failed", hint=done.stdout + done.stderr)
         return json.loads(done.stdout)
 
-    def query(self, sql: str) -> list[dict[str, Any]]:
-        """The rows of a SELECT, through the public API."""
+    def answer(self, sql: str) -> dict[str, Any]:
+        """The answer to a SELECT, through the public API: what `trace query --json` prints."""
         headers = {"Authorization": f"Bearer {self.ready['user_token']}"}
         answer = self.http.post("/v1/query", json={"sql": sql}, headers=headers, timeout=120)
         if not answer.is_success:
             raise SetupError(f"a query failed: {answer.text}")
-        output = answer.json()
+        found: dict[str, Any] = answer.json()
+        return found
+
+    def query(self, sql: str) -> list[dict[str, Any]]:
+        """The rows of a SELECT."""
+        output = self.answer(sql)
         names = [column["name"] for column in output["columns"]]
         return [dict(zip(names, row, strict=True)) for row in output["rows"]]
 

@@ -117,13 +117,13 @@ def test_what_the_running_system_refuses_in_a_dag_is_printed_line_by_line(trace:
 
 @pytest.mark.usefixtures("running")
 def test_a_field_without_effect_is_a_warning_in_validate_and_in_deploy(trace: Trace, file: Path) -> None:
-    file.write_text(DAG.replace("    runtime: ecs_platform\n", "    runtime: ecs_platform\n    unique_key: [a]\n"))
-    line = f"{file}:11:5: warning: jobs[1].unique_key: `unique_key` has no effect"
+    file.write_text(DAG.replace("    runtime: ecs_platform\n", "    runtime: ecs_platform\n    replay: true\n"))
+    line = f"{file}:11:5: warning: jobs[1].replay: `replay` has no effect"
     for verb in ("validate", "deploy", "deploy"):
         output = trace("dag", verb, str(file), at_home=verb != "validate")
         assert (output.code, output.err.startswith(line)) == (0, True), output.err
     (warning,) = trace("dag", "validate", str(file), "--json", at_home=False).json["warnings"]
-    assert (warning["field"], warning["code"]) == ("jobs[1].unique_key", "no_effect")
+    assert (warning["field"], warning["code"]) == ("jobs[1].replay", "no_effect")
     assert trace("dag", "deploy", str(file), "--json").json["deployed"]["warnings"] == [warning]
     file.write_text(file.read_text().replace("job: fetch}}", "job: fetchr}}"))
     for verb in ("validate", "deploy"):

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import pytest
 
+from tests.support.dispatcher.comparisons import compared
 from tests.support.dispatcher.control import PULL, Org
 from tests.support.dispatcher.releases import build
 from tests.support.operators import registered
 from tests.support.systems.command_line import Running, Trace
 from tests.support.verbs import trigger
+from tracelake.dispatcher.releases.request_comparisons import request_comparisons
 
 pytestmark = pytest.mark.usefixtures("known_operators")
 
@@ -33,6 +35,10 @@ def pulling() -> Iterator[None]:
         yield
 
 
+def acme(running: Running) -> Org:
+    return Org(running.do(running.control.pool.fetchval("SELECT id FROM orgs LIMIT 1")), uuid4())
+
+
 @pytest.fixture
 def changed(running: Running, trace: Trace, file: Path) -> Path:
     """The file of a DAG that has processed a range, with a change."""
@@ -40,8 +46,7 @@ def changed(running: Running, trace: Trace, file: Path) -> Path:
     said = trace("dag", "deploy", str(file), "--activate")
     assert said.code == 0, said.err
     assert "it is the active version" in said.out
-    org = Org(running.do(running.control.pool.fetchval("SELECT id FROM orgs LIMIT 1")), uuid4())
-    running.do(trigger(running.control, org.id, "mill", "ask", start=0, end=9, request_id=uuid4()))
+    running.do(trigger(running.control, acme(running).id, "mill", "ask", start=0, end=9, request_id=uuid4()))
     running.do(build(running.control))
     file.write_text(MILL.format(2))
     return file
@@ -94,6 +99,28 @@ def test_forcing_asks_first_and_says_what_is_missing(changed: Path, trace: Trace
     said = trace("release", "promote", release, "--force")
     assert (said.code, "1 partitions are not built" in said.err) == (1, True)
     assert trace("release", "promote", release, "--force", "--yes").code == 0
+
+
+def test_limits_block_a_promotion_with_the_figures_and_forcing_asks(
+    changed: Path, running: Running, trace: Trace
+) -> None:
+    limited = MILL.replace("config: {{n: {0}}},", "config: {{n: {0}}}, cutover: {{max_missing_keys: 0}},")
+    changed.write_text(limited.format(2))
+    release = trace("deploy", str(changed), "--json").json["release"]["id"]
+    running.do(build(running.control))
+    detail = running.do(request_comparisons(running.control.pool, acme(running).id, UUID(release)))
+    assert [item.state for item in detail.comparisons] == ["Waiting"]
+    assert running.do(compared(running.control, only_a=7)) == ["flour"]
+    said = trace("release", "show", release, "--diff")
+    assert said.code == 0, said.err
+    assert "exceeded: missing keys: 7 (7% of 100 rows), and `max_missing_keys` is 0" in said.out
+    for words in (("promote", release), ("promote", release, "--force")):
+        said = trace("release", *words)
+        assert (said.code, "flour" in said.err, "missing keys: 7" in said.err) == (1, True, True)
+    said = trace("release", "promote", release, "--force", "--yes")
+    assert (said.code, "serves" in said.out) == (0, True), said.err
+    message = trace("release", "show", release, "--json").json["release"]["message"]
+    assert message.startswith("promoted by force: flour: missing keys: 7")
 
 
 def test_now_activates_at_once_and_says_what_is_empty(changed: Path, trace: Trace) -> None:

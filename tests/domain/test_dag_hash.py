@@ -112,6 +112,7 @@ def changed(old: str, new: str, catalog: Catalog) -> set[str]:
         ("from: {job: clean}", "from: {dataset: clean_orders}", set()),
         ("clean_orders", "tidy_orders", set()),
         ("name: total\n", "name: total\n    secrets: [KEY]\n", set()),
+        ("name: total\n", "name: total\n    cutover: {max_changed_rows: 1%}\n", set()),
     ],
 )
 def test_a_change_goes_downstream_and_no_further(old: str, new: str, jobs: set[str], catalog: Catalog) -> None:
@@ -150,6 +151,7 @@ NOT_DECIDING: dict[str, Any] = {
     "max_platform_failures": 9,
     "retry": Retry(1, 2),
     "secrets": ("KEY",),
+    "cutover": {"max_missing_keys": 0},
 }
 
 

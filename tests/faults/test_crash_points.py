@@ -46,8 +46,11 @@ ALERTS = [item for item in POINTS if item.startswith(("alert_route.", "delivery.
 RUNNER = [item for item in POINTS if item.startswith(("runner.", "run_udf."))]
 """Of untrusted code: `tests/runner/test_killed.py` dies at them."""
 STEPS = ("catch_up.", "run_backfill.", "start_backfill.", "change_backfill.")
+COMPARED = ("ask_promotion.", "take_comparison.", "report_comparison.")
 VERSIONS = [
-    item for item in POINTS if item.startswith(STEPS) or item.partition(".")[0].endswith(("_release", "_releases"))
+    item
+    for item in POINTS
+    if item.startswith((*STEPS, *COMPARED)) or item.partition(".")[0].endswith(("_release", "_releases"))
 ]
 """`tests/faults/test_versions_killed.py` and `test_releases_killed.py` die at them."""
 PEOPLE = [

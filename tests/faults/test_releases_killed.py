@@ -34,6 +34,11 @@ POINTS_OF = {
     verb: (f"{verb}.before_commit", f"{verb}.after_commit")
     for verb in ("start_release", "run_releases", "promote_release", "rollback_release", "abandon_release")
 }
+LIMITED = """
+UPDATE release_comparisons c SET limits = '{"max_missing_keys": 0}'
+  FROM datasets d WHERE d.id = c.dataset_uuid AND d.name = 'pieces'
+"""
+COMPARED = ("ask_promotion.", "take_comparison.", "report_comparison.")
 EVENTS = """
 SELECT count(*) FROM events e
   JOIN datasets d ON d.id = e.dataset_uuid AND d.producer_job_name = 'end'
@@ -62,6 +67,12 @@ async def test_a_dispatcher_dies_at_each_point_of_a_release_and_the_next_one_com
         assert await system.pool.fetchval("SELECT count(*) FROM releases") == 1
         await last.kill()
 
+        last = await compared(system, caller, release)
+        refused = "SELECT NOT when_ready AND message LIKE '%missing keys: 1%' FROM releases WHERE state = 'Ready'"
+        await until(lambda: system.pool.fetchval(refused), "the comparison has found too much")
+        await last.kill()
+
+        await system.pool.execute("UPDATE release_comparisons SET limits = '{}'")
         last = await dying(system, caller, f"/releases/{release}/promote", POINTS_OF["promote_release"])
         await until(lambda: complete(caller), "the new versions have caught up")
         assert await system.pool.fetchval(EVENTS) == 20
@@ -84,6 +95,39 @@ async def test_a_dispatcher_dies_at_each_point_of_a_release_and_the_next_one_com
 async def test_no_point_of_releases_is_left_out() -> None:
     mine = {point for points in POINTS_OF.values() for point in points}
     assert mine == {point for point in POINTS if point.partition(".")[0].endswith(("_release", "_releases"))}
+    assert {point for point in POINTS if point.startswith(COMPARED)} == {
+        "ask_promotion.after_commit",
+        "take_comparison.before_commit",
+        "take_comparison.after_commit",
+        "report_comparison.after_commit",
+    }
+
+
+async def compared(system: System, caller: Caller, release: str) -> Any:
+    """Dispatchers die when the promotion is asked for, and when a comparison is taken and reported."""
+    await system.pool.execute(LIMITED)
+    last = await dying(system, caller, f"/releases/{release}/promote", ("ask_promotion.after_commit",))
+    await last.kill()
+    path = "/internal/query/comparisons"
+    take = asyncio.create_task(caller.internal(f"{path}/take", None))
+    for point in ("take_comparison.before_commit", "take_comparison.after_commit"):
+        await dies_at(system.dispatcher(point=point), point)
+        await system.pool.execute("UPDATE release_comparisons SET due_at = now() WHERE state = 'Running'")
+    last = system.dispatcher()
+    work = (await take)[1]["work"]
+    assert work["release_id"] == release
+    await last.kill()
+    counts = dict.fromkeys(("rows_a", "rows_b", "only_b", "changed", "equal"), 0) | {"only_a": 1}
+    result = dict.fromkeys(("former_commit", "commit", "note")) | dict.fromkeys(("key", "schema", "columns"), ())
+    named = {name: work[name] for name in ("release_id", "dataset_uuid", "lease_token")}
+    body = {**named, "steps": 1, "steps_planned": 1, "result": counts | result}
+    report = asyncio.create_task(caller.internal(f"{path}/report", body))
+    await dies_at(system.dispatcher(point="report_comparison.after_commit"), "report_comparison.after_commit")
+    last = system.dispatcher()
+    assert (await report)[1] == {"wanted": False}, "it was stored before the answer was lost"
+    found = "SELECT state::text FROM release_comparisons WHERE limits <> '{}'"
+    assert await system.pool.fetchval(found) == "Done"
+    return last
 
 
 async def dying(system: System, caller: Caller, path: str, points: tuple[str, ...]) -> Any:

@@ -67,6 +67,8 @@ def test_the_demo_shows_everything_finds_it_right_and_touches_nothing_of_yours(f
         "2 ranges of 50 final blocks are Parquet now",
         "none is false",
         "each delivered once to the webhook, signed",
+        "on Sail ",
+        "on Spark ",
         "trace why transfers 0-499",
         "tasks of flow.load were queued (limit 20)",
         "resumed when the queue was short",

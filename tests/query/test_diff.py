@@ -16,7 +16,7 @@ from tests.support.dispatcher.staged_files import Partition, staged
 from tests.support.systems.query import QuerySystem
 from tracelake.errors import Incompatible, InvalidRequest, NotFound
 from tracelake.query.checked_query import ColdFiles, Relation
-from tracelake.query.diff.compare import comparison_of
+from tracelake.query.diff.run import comparison_of
 from tracelake.query.diff.sides import sides_of
 from tracelake.wire.markers import ColumnEntry
 from tracelake.wire.user_datasets import DatasetCommit, DatasetDetail, GenerationRow
@@ -113,6 +113,21 @@ async def test_without_a_key_whole_rows_are_compared_as_often_as_they_are_there(
     assert [(item["kind"], (item["a"] or item["b"])[0]) for item in found["differing"]].count(("only_b", 9)) == 1
 
 
+async def test_rows_are_compared_by_the_key_of_the_job_as_far_as_it_identifies_them(
+    system: QuerySystem, commits: list[int]
+) -> None:
+    known = "UPDATE jobs SET unique_key = $1 WHERE name = 'think'"
+    await system.pool.execute(known, ["block_number"])
+    try:
+        unique = await diff(system, a=commits[0], b=commits[3], rows=0)
+        twice = await diff(system, a=commits[1], b=commits[2], rows=0)
+    finally:
+        await system.pool.execute(known, None)
+    assert (unique["key"], unique["note"], unique["changed"]) == (["block_number"], None, 3)
+    assert (twice["key"], twice["changed"], twice["only_b"]) == ([], 0, 4)
+    assert twice["note"] == "its key (block_number) has several rows for some values, so whole rows were compared"
+
+
 async def test_a_range_restricts_what_is_read(system: QuerySystem, commits: list[int]) -> None:
     found = await diff(system, a=commits[0], b=commits[3], key="block_number", start=2, end=4, rows=1)
     assert (found["a"]["rows"], found["b"]["rows"], found["changed"], found["only_a"]) == (3, 3, 2, 0)
@@ -156,6 +171,7 @@ async def test_a_comparison_is_audited_as_a_query(system: QuerySystem, commits: 
         ({"a": "ffffffff"}, (404, "not_found", "query a")),
         ({"start": "1"}, (400, "invalid_request", "query start")),
         ({"start": "9", "end": "1"}, (400, "invalid_request", "query start")),
+        ({"start": "100", "end": "200"}, (400, "invalid_request", "query start")),
         ({"rows": "101"}, (400, "invalid_request", "query rows")),
     ],
 )

@@ -15,6 +15,7 @@ import pytest
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
+from tests.support.cases.analyst_queries import quick_session
 from tests.support.systems.query import QuerySystem
 from tracelake.adapters.objects_disk import DiskObjects
 from tracelake.data.files.parquet_reader import read_files
@@ -57,7 +58,7 @@ class Tables:
 @pytest.fixture(scope="module")
 def tables(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Tables:
     objects = DiskObjects(tmp_path_factory.mktemp("narrow"))
-    session = spark.newSession()
+    session = quick_session(spark)
     relations = {name: relation(objects, name) for name in ("t", "u")}
     bare = Tables(session, objects, relations, {})
     return Tables(session, objects, relations, {name: bare._read(item) for name, item in relations.items()})

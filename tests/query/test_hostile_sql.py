@@ -10,9 +10,16 @@ from sqlglot import exp
 
 from tests.support.cases.hostile_sql import ATTACKS
 from tests.support.systems.query import ROWS, QuerySystem
+from tests.support.systems.sail import Unchecked as PassedOn
+from tracelake.domain.sql.gate import CheckedSql, check_sql
 from tracelake.query import answer as answer_module
+from tracelake.query import choose_engine
+from tracelake.query.checked_query import CheckedQuery
+from tracelake.query.sail.engine import SailEngine
+from tracelake.query.sail.translate import ForSail
 
 pytestmark = pytest.mark.anyio
+COUNT = "SELECT count(*) AS n FROM {granted}"
 SECRET = "the contents of a private file"
 
 
@@ -61,18 +68,48 @@ async def test_without_the_sql_gate_the_listener_refuses_too_and_nothing_ran(
     assert [path.name for path in file.parent.iterdir()] == ["secret.txt"]
 
 
-@pytest.mark.parametrize("case", ATTACKS)
+@pytest.mark.parametrize("case", [*ATTACKS, "nothing hostile"])
 async def test_without_the_sql_gate_sail_finds_nothing_in_its_sandbox(
     case: str, auto_system: QuerySystem, file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Sail answers some of them, with what is in its sandbox; what it refuses, Spark refuses too."""
-    _switch_gate_off(monkeypatch, exp.Select())  # a tree for which Sail is chosen, whatever the text is
-    query = ATTACKS[case].format(file=file, granted="orders", other="theirs")
-    answer = await auto_system.ask("reader", query, timeout_seconds=20)
+    """Sail answers some of them, with what is in its sandbox; what it fails at, Spark refuses."""
+    _send_to_sail(monkeypatch)
+    before = await _asked_sail(auto_system)
+    text = {**ATTACKS, "nothing hostile": COUNT}[case].format(file=file, granted="orders", other="theirs")
+    answer = await auto_system.ask("reader", text, timeout_seconds=20)
     assert answer.status_code in {200, 400, 422, 503, 504}, answer.text
     assert answer.status_code != 200 or answer.json()["engine"] == "sail"
+    assert answer.status_code in {503, 504} or await _asked_sail(auto_system) == before + 1
+    assert case != "nothing hostile" or answer.json()["rows"][0][0] >= ROWS
     assert SECRET not in answer.text
     assert [path.name for path in file.parent.iterdir()] == ["secret.txt"]
+
+
+async def _asked_sail(system: QuerySystem) -> float:
+    """How many queries Sail answered or failed at. What is refused before has other reasons."""
+    ended = {"sail same", "spark failed", "spark memory", "spark files"}
+    counts = await system.counters()
+    return sum(counts.get(("trace_query_runs_total", labels), 0) for labels in ended)
+
+
+def _send_to_sail(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Switch the gate off, and pass the text to Sail as it is."""
+    good, run = check_sql(COUNT.format(granted="orders"), {"orders"}, deterministic=False), SailEngine.run
+
+    def as_it_is(checked: CheckedSql, _: Any) -> ForSail:
+        return ForSail(checked, None)
+
+    def run_as_it_is(engine: SailEngine, query: CheckedQuery) -> Any:
+        monkeypatch.setattr(engine, "_translate", as_it_is)
+        return run(engine, query)
+
+    def unchecked(text: str, *_: Any, **__: Any) -> PassedOn:
+        return PassedOn(good.tree, good.tables, text=text.replace("orders", "{granted}"))
+
+    monkeypatch.setattr(answer_module, "check_sql", unchecked)
+    monkeypatch.setattr(answer_module, "table_names", lambda _: frozenset({"orders"}))
+    monkeypatch.setattr(choose_engine, "translated", as_it_is)
+    monkeypatch.setattr(SailEngine, "run", run_as_it_is)
 
 
 def _switch_gate_off(monkeypatch: pytest.MonkeyPatch, tree: exp.Select) -> None:

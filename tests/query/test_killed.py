@@ -1,10 +1,16 @@
-"""The Query service as a process: it survives the loss of its Spark, and kill -9 leaves no process or file behind."""
+"""The Query service as a process: callers get their answers though its Spark is lost, and kill -9 leaves nothing. 60 s.
+
+One service for all: each test takes its Spark away, and the last one the service itself.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import os
 import re
+import signal
 import subprocess
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,17 +26,121 @@ from tests.support.waiting import SECONDS, until
 from tracelake.data.hot.tables import ensure
 from tracelake.data.hot.writer import rewrite
 from tracelake.domain.object_names import Folder
+from tracelake.settings import QuerySettings
 
 pytestmark = pytest.mark.anyio
+LIMIT = 3
+CORES = 2
+"""Cores that one query may use."""
+JAVA_ITSELF = 6
+BEGUN = 2
+"""More seconds of work than planning takes."""
+SLOW = "SELECT sum(a.value + b.value) AS n FROM " + ", ".join(f"orders {name}" for name in "abcde")  # noqa: S608 - a query of a test
+"""3 million rows in nested loops, without generated code."""
+TOTAL = sum(range(0, 10 * ROWS, 10)) * 2 * ROWS**4
+TEN = "stack(10, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9)"
+LOOPS = "SELECT sum(t0.value + t9.value) AS n FROM " + ", ".join(f"orders t{n}" for n in range(12))  # noqa: S608
+FOUR = "SELECT a.value FROM orders a, orders b, orders c, orders d"
+GENERATED = f"SELECT count(*) AS n FROM ({FOUR}) o " + " ".join(f"LATERAL VIEW {TEN} g{n} AS c{n}" for n in range(6))  # noqa: S608
+
 HOT_ROWS = 20
 LAST = "SELECT count(*) AS n FROM thought"
-MANY = "SELECT a.value, b.value AS v FROM " + ", ".join(f"orders {name}" for name in "abcdefg")  # noqa: S608 - a query of a test
-BOMB = "SELECT length(listagg(cast(a.value AS string))) AS n FROM " + ", ".join(  # noqa: S608
-    f"orders {name}" for name in "abcdef"
-)
+MANY = "SELECT a.value, b.value AS v FROM " + ", ".join(f"orders {name}" for name in "abcdefg")  # noqa: S608
+BOMB = "SELECT length(listagg(repeat('x', 4000))) AS n FROM " + ", ".join(f"orders {name}" for name in "abcdef")  # noqa: S608
 """A list of 64 million texts: the number of collected rows is not known before they are read."""
-LOOPS = "SELECT count(*) AS n FROM " + ", ".join(f"orders t{n}" for n in range(12))  # noqa: S608
-"""A task in a nested loop, which never checks for an interrupt."""
+
+Service = tuple[subprocess.Popen[bytes], httpx.AsyncClient]
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("service") / "home"
+
+
+@pytest.fixture(scope="module")
+async def service(system: QuerySystem, home: Path) -> AsyncIterator[Service]:
+    """With time limits that no query reaches on a busy machine, unless it gives its own."""
+    usual = QuerySettings().stuck_seconds
+    async with a_service(system, home, usual, timeout_seconds=SECONDS, wait_seconds=SECONDS) as running:
+        yield running
+
+
+async def test_queries_whose_spark_was_killed_are_run_once_more_one_at_a_time(service: Service) -> None:
+    process, listener = service
+    await answered(listener, COUNT)
+    requests = [asyncio.create_task(listener.post("/v1/query", json={"sql": SLOW})) for _ in range(2)]
+    first = await java_of(process)
+    await until_running(listener, 2)
+    os.kill(first, signal.SIGKILL)
+    await java_of(process, other_than=first)
+    await until_running(listener, 1)
+    os.kill(await java_of(process, other_than=first), signal.SIGKILL)
+    answers = sorted([await request for request in requests], key=lambda answer: answer.status_code)
+    assert [answer.status_code for answer in answers] == [200, 503], [answer.text for answer in answers]
+    assert answers[0].json()["rows"] == [[TOTAL]], "it died with the other, and not with it again"
+    refusal = answers[1].json()["error"]
+    assert (refusal["code"], refusal["retryable"]) == ("spark_lost", True), "twice under it: no third time"
+
+
+@pytest.mark.parametrize(("sql", "hangs_up"), [(LOOPS, False), (GENERATED, True)], ids=["loops", "generators"])
+async def test_a_query_that_no_interrupt_ends_uses_little_more_than_its_time_limit(
+    service: Service, sql: str, hangs_up: bool
+) -> None:
+    process, listener = service
+    await answered(listener, COUNT)
+    java, ended = await java_of(process), await counted(listener)
+    before = processor_seconds(java) or 0
+    spent, allowed, limit = before, JAVA_ITSELF, LIMIT
+    async with asyncio.timeout(SECONDS):
+        while processor_seconds(java) is not None:
+            began = spent
+            request = asyncio.create_task(listener.post("/v1/query", json={"sql": sql, "timeout_seconds": limit}))
+            while (now := processor_seconds(java)) is not None and (
+                not request.done() or await running_queries(listener)
+            ):
+                spent = now
+                if hangs_up and spent - began > BEGUN:
+                    request.cancel()
+                await asyncio.sleep(0.05)
+            await asyncio.wait({request})
+            if not request.cancelled():
+                assert error_of(request.result()) == (504, "query_timeout", True)
+            allowed += CORES * (limit + 2)
+            limit *= 2  # the time was over before its tasks had begun: on a busy machine planning takes longer
+    # Processor time, not wall time, which depends on the load of the machine.
+    assert spent - before < allowed
+    assert await answered(listener, COUNT) == [[ROWS]]
+    assert await counted(listener) > ended
+
+
+async def test_a_kill_leaves_no_process_connection_or_part_of_an_export_and_the_next_service_goes_on(
+    system: QuerySystem, service: Service, home: Path
+) -> None:
+    process, listener = service
+    audited, (_, before) = len(await system.audit()), exports(system)
+    await a_hot_table(system)
+    done = await listener.post("/v1/query", json={"sql": COUNT, "export": {}})
+    assert done.is_success, done.text
+    export = asyncio.create_task(listener.post("/v1/query", json={"sql": MANY, "export": {}}))
+    await until(lambda: members(process.pid, "pyspark.worker"), "Python workers run")
+    hot = asyncio.create_task(listener.post("/v1/query", json={"sql": LOOPS.replace("orders", "thought")}))
+    await until(lambda: holders(system), "connections are open")
+    process.kill()
+    for item in (export, hot):
+        with pytest.raises(httpx.TransportError):
+            await item
+    await until(lambda: not family(process.pid), "its processes have ended")
+    found, whole = exports(system)
+    assert len(whole - before) == 1, "the one that was done before the kill"
+    assert found == whole, "of the one that was killed nothing is visible"
+    await until(lambda: not holders(system), "its connections are closed")
+    async with a_service(system, home, driver_memory="512m") as (_, listener):
+        assert await answered(listener, LAST) == [[HOT_ROWS]], "the next one answers, the hot table too"
+        # The audit has the queries from before the kill.
+        await system.operators.until("SELECT count(*) >= $1 FROM query_audit", audited + 1)
+        bomb = await listener.post("/v1/query", json={"sql": BOMB})
+        assert bomb.status_code in {422, 503, 504}, bomb.text
+        assert (await listener.get("/readyz")).is_success, "whatever became of its Spark"
 
 
 async def test_with_sail_the_process_answers_without_spark_and_reads_hot_rows(
@@ -50,65 +160,12 @@ async def test_with_sail_the_process_answers_without_spark_and_reads_hot_rows(
     assert not (tmp_path / "home" / "work" / "sail").exists()
 
 
-async def test_the_service_survives_the_loss_of_spark_and_a_kill_leaves_no_processes(
-    system: QuerySystem, tmp_path: Path
-) -> None:
-    audited, (_, before) = len(await system.audit()), exports(system)
-    await a_hot_table(system)
-    async with a_service(system, tmp_path / "home") as (process, listener):
-        assert await answered(listener, COUNT) == [[ROWS]]
-        await until_loops_cost_it_its_spark(process, listener)
-        assert await answered(listener, COUNT) == [[ROWS]], "Spark is started again, the service goes on"
-        done = await listener.post("/v1/query", json={"sql": COUNT, "export": {}})
-        assert done.is_success, done.text
-        export = asyncio.create_task(listener.post("/v1/query", json={"sql": MANY, "export": {}}))
-        await until(lambda: members(process.pid, "pyspark.worker"), "Python workers run")
-        hot = asyncio.create_task(listener.post("/v1/query", json={"sql": LOOPS.replace("orders", "thought")}))
-        await until(lambda: holders(system), "connections are open")
-        process.kill()
-        for item in (export, hot):
-            with pytest.raises(httpx.TransportError):
-                await item
-        await until(lambda: not family(process.pid), "its processes have ended")
-    found, whole = exports(system)
-    assert len(whole - before) == 1, "the one that was done before the kill"
-    assert found == whole, "of the one that was killed nothing is visible"
-    await until(lambda: not holders(system), "its connections are closed")
-    async with a_service(system, tmp_path / "home") as (_, listener):
-        assert await answered(listener, LAST) == [[HOT_ROWS]], "the next one answers, the hot table too"
-        # The audit has the queries from before the kill.
-        await system.operators.until("SELECT count(*) >= $1 FROM query_audit", audited + 3)
-        bomb = await listener.post("/v1/query", json={"sql": BOMB})
-        assert bomb.status_code in {422, 503, 504}, bomb.text
-        assert (await listener.get("/readyz")).is_success, "whatever became of its Spark"
-
-
 def exports(system: QuerySystem) -> tuple[set[str], set[str]]:
     """Exports with any file, and complete ones."""
     folder = Folder.parse(f"s3://trace/exports/{system.operators.walk.org.id}/")
     names = [item.name for item in system.operators.walk.control.objects.objects(folder)]
     whole = [item for item in names if item.name == "_SUCCESS"]
     return {str(item).split("/")[5] for item in names}, {str(item).split("/")[5] for item in whole}
-
-
-async def until_loops_cost_it_its_spark(process: subprocess.Popen[bytes], listener: httpx.AsyncClient) -> None:
-    """Retry if the time limit was over before the task had begun."""
-    (java,) = members(process.pid, "java")
-    seconds = 5
-    async with asyncio.timeout(SECONDS):
-        while members(process.pid, "java") == [java]:
-            await listener.post("/v1/query", json={"sql": LOOPS, "timeout_seconds": seconds})
-            await asyncio.sleep(2)
-            seconds *= 2
-    # Counted when the JVM has ended; once more if the next one was used too.
-    await until(lambda: counted(listener), "it is counted that Spark was ended")
-
-
-async def counted(listener: httpx.AsyncClient) -> int:
-    """How often Spark was ended because of a query."""
-    text = (await listener.get("/metrics", headers={"authorization": f"Bearer {TOKEN}"})).text
-    (times,) = re.findall(r"^trace_query_stuck_total (\d+)\.0$", text, re.MULTILINE)
-    return int(times)
 
 
 def holders(system: QuerySystem) -> list[int]:
@@ -137,3 +194,51 @@ async def a_hot_table(system: QuerySystem) -> None:
         ensure(connection, table)
         rows = rows_of([(number, 0, number) for number in range(HOT_ROWS)])
         rewrite(connection, {table: rows}, chain(0, HOT_ROWS), replace_from=0)
+
+
+async def java_of(process: subprocess.Popen[bytes], other_than: int = 0) -> int:
+    async with asyncio.timeout(SECONDS):
+        while True:
+            for java in members(process.pid, "java"):
+                if java != other_than:
+                    return java
+            await asyncio.sleep(0.05)
+
+
+async def until_running(listener: httpx.AsyncClient, queries: int) -> None:
+    """Wait until this many queries with a slot run in Spark, which has prepared sessions."""
+
+    async def running() -> bool:
+        return await running_queries(listener) == queries and await gauge(listener, "trace_query_sessions", "fresh") > 0
+
+    await until(running, f"{queries} queries run", every=0.05)
+
+
+async def counted(listener: httpx.AsyncClient) -> int:
+    """How often Spark was ended because of a query."""
+    text = (await listener.get("/metrics", headers={"authorization": f"Bearer {TOKEN}"})).text
+    (times,) = re.findall(r"^trace_query_stuck_total (\d+)\.0$", text, re.MULTILINE)
+    return int(times)
+
+
+async def running_queries(listener: httpx.AsyncClient) -> float:
+    return await gauge(listener, "trace_queries_in_progress", "running")
+
+
+async def gauge(listener: httpx.AsyncClient, name: str, state: str) -> float:
+    text = (await listener.get("/metrics", headers={"authorization": f"Bearer {TOKEN}"})).text
+    return float(re.findall(rf'^{name}{{state="{state}"}} (\S+)$', text, re.MULTILINE)[0])
+
+
+def processor_seconds(pid: int) -> float | None:
+    """None: it has ended."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+    return None if fields[0] == "Z" else (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def error_of(answer: httpx.Response) -> tuple[int, str, bool]:
+    error = answer.json()["error"]
+    return answer.status_code, error["code"], error["retryable"]

@@ -34,8 +34,11 @@ async def test_bombs_of_one_organisation_do_not_restart_the_engine_of_another(
         table = pa.table({"id": numbers, "name": [f"n{n}" for n in range(ROWS)], "a": [[1, 2]] * ROWS})
         system.add("granted", table, {"id": "bigint", "name": "string", "a": "array<bigint>"})
         other, verdicts = uuid4(), Counter[str]()
-        await system.engine.run(system.query("SELECT count(*) AS n FROM granted", org_id=other))
-        untouched = set(system.pids(other))
+        for org in (other, system.org_id):
+            await system.engine.run(system.query("SELECT count(*) AS n FROM granted", org_id=org))
+        untouched, group = set(system.pids(other)), system.server(other)._cgroup
+        assert untouched.isdisjoint(system.pids(system.org_id))
+        assert group is None or set(group.folders).isdisjoint(system.server()._cgroup.folders)  # type: ignore[union-attr]
         bombs, answers = iter(cases), 0
         throwing = [asyncio.create_task(thrown(system, bombs, verdicts)) for _ in range(AT_ONCE)]
         while not all(task.done() for task in throwing):
@@ -48,6 +51,7 @@ async def test_bombs_of_one_organisation_do_not_restart_the_engine_of_another(
         assert verdicts.total() == len(cases)
         assert answers > len(cases)
         assert set(system.pids(other)) == untouched
+        assert group is None or not group.was_out_of_memory()
         await until(lambda: not system.engine.in_progress("running"), "nothing of a bomb runs")
 
 

@@ -311,14 +311,27 @@ async def test_a_service_that_is_not_root_runs_sail_in_a_user_namespace_and_link
     assert not (tmp_path / "sail").exists()
 
 
-async def test_files_of_an_s3_store_are_fetched_once(seaweedfs: SeaweedFS, tmp_path: Path) -> None:
-    store = s3_objects(seaweedfs.objects_for("worker"))
-    async with sail_system(tmp_path, objects=store) as system:
+async def test_files_of_an_s3_store_are_fetched_once_by_the_service_and_no_key_enters_the_sandbox(
+    seaweedfs: SeaweedFS, tmp_path: Path
+) -> None:
+    """The service reads them with its own key, which may read datasets and not write them."""
+    settings = seaweedfs.objects_for("query")
+    async with sail_system(tmp_path, objects=s3_objects(settings)) as system:
+        system.objects = s3_objects(seaweedfs.objects_for("worker"))
         add_tables(system)
         assert await counted(system) == [{"n": ROWS}]
+        assert settings.secret_access_key is not None
+        secret = settings.secret_access_key.get_secret_value().encode()
+        assert not [pid for pid in system.pids() if secret in given_to(pid)]
         numbers = system.relations["numbers"]
         assert numbers.cold is not None
         system.objects.delete(numbers.cold.files)
         assert await counted(system) == [{"n": ROWS}]
         with pytest.raises(CannotRun, match="files"):
             await counted(system, org_id=uuid4())
+        assert len(list((system.folder / "sail").rglob("*.parquet"))) == 2, "nothing is left of those that failed"
+
+
+def given_to(pid: int) -> bytes:
+    """The environment and the arguments of a process."""
+    return Path(f"/proc/{pid}/environ").read_bytes() + Path(f"/proc/{pid}/cmdline").read_bytes()

@@ -77,7 +77,7 @@ def follow(gateway: Remote, release: ReleaseRow, *, quiet: bool, until_serving: 
             while True:
                 found = gateway.call("show_release", ReleaseDetail, release=str(release.id))
                 total, done = (sum(getattr(m, name) for m in found.members) for name in ("planned", "done"))
-                progress.update(shown, total=total or None, completed=done)
+                progress.update(shown, total=total or None, completed=done, description=_doing(found))
                 if found.release.state not in waits or found.release.message:
                     return found
                 time.sleep(EVERY_SECONDS)
@@ -85,6 +85,14 @@ def follow(gateway: Remote, release: ReleaseRow, *, quiet: bool, until_serving: 
             if not quiet:
                 render.note(f"the release goes on; `trace release abandon {release.id}` ends it")
             raise
+
+
+def _doing(found: ReleaseDetail) -> str:
+    what = ", ".join(found.release.dags)
+    limited = [item for item in found.comparisons if item.limits]
+    if found.release.state != "Ready" or not limited:
+        return f"building {what}"
+    return f"comparing {sum(item.state == 'Done' for item in limited)} of {len(limited)} datasets of {what}"
 
 
 def print_release(found: ReleaseDetail | ReleaseRow, *, json: bool) -> None:

@@ -29,6 +29,7 @@ from tracelake.dispatcher.tasks.complete_batch import BatchOptions
 from tracelake.dispatcher.tasks.grant import TokenMint
 from tracelake.dispatcher.tasks.names import TaskNames
 from tracelake.dispatcher.tasks.renew_lease import Renewer
+from tracelake.dispatcher.versions.reuse_outputs import ReuseOutputs
 from tracelake.domain.bundle.rules import BundleLimits
 from tracelake.domain.dag.catalog import RuntimeSpec
 from tracelake.domain.tiers import TierShares
@@ -129,6 +130,11 @@ class Control:
         options = BatchOptions(self.jobs, self.replica, self.failure_alert, routes=self.wake_ups is not None)
         announcer = Announcer(self.wake_ups, self.after_commit, self.names)
         return Completer(self.hot, self.objects, options, announcer)
+
+    def reuse_outputs(self) -> ReuseOutputs:
+        options = BatchOptions(self.jobs, self.replica, self.failure_alert, routes=False)
+        announcer = Announcer(self.wake_ups, self.after_commit, self.names)
+        return ReuseOutputs(self.token_mint(), options, announcer)
 
     def router(self) -> Router:
         return Router(self.hot, self.replica, self.metrics)

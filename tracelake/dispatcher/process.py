@@ -168,7 +168,7 @@ def loops(control: Control, settings: Settings, functions: CallFunctions | None 
         "drain_outbox": (control.drain(functions.signal if functions else None), after.outbox),
         "expire_leases": (control.expire_leases(), after.leases),
         "keep_sources_running": (KeepSourcesRunning(pool, after), after.sources),
-        "catch_up": (CatchUp(pool, after, settings.loops), after.catch_up),
+        "catch_up": (CatchUp(pool, after, settings.loops, control.reuse_outputs()), after.catch_up),
         "run_backfills": (RunBackfills(pool, after, settings.loops), after.backfills),
         "run_releases": (RunReleases(pool, after, control.runtime_specs), after.releases),
     }

@@ -23,7 +23,15 @@ from tracelake.errors import WorkFailed
 from tracelake.operators.api.context import TaskContext
 from tracelake.operators.api.outcome import Outcome
 from tracelake.operators.api.runtimes import ON_WORKERS
-from tracelake.operators.helpers.chain_tables import ALL, Tables, check_tables, outputs_of, pool_of, table_columns
+from tracelake.operators.helpers.chain_tables import (
+    ALL,
+    Tables,
+    check_tables,
+    outputs_of,
+    pool_of,
+    table_columns,
+    table_keys,
+)
 
 if TYPE_CHECKING:
     from tracelake.chain.nodes.rpc_pool import RpcPool
@@ -69,6 +77,7 @@ SPEC = OperatorSpec(
     tuning=("chunk", "max_blocks"),
     check_wiring=check_wiring,
     output_columns=table_columns,
+    output_keys=table_keys,
 )
 
 

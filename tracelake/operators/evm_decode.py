@@ -31,6 +31,7 @@ from tracelake.operators.api.context import TaskContext
 from tracelake.operators.api.outcome import OperatorConfig, Outcome
 from tracelake.operators.api.outputs import Output
 from tracelake.operators.api.runtimes import ON_WORKERS
+from tracelake.operators.helpers.chain_tables import KEYS
 from tracelake.operators.helpers.read_logs import read_logs
 
 if TYPE_CHECKING:
@@ -97,6 +98,11 @@ def output_columns(config: Mapping[str, Any], _wired: Wired) -> Sequence[Columns
         return []
 
 
+def output_keys(config: Mapping[str, Any]) -> Sequence[Sequence[str]]:
+    """A log becomes one row."""
+    return [KEYS["logs"] for _ in config["events"]]
+
+
 def column_lineage(config: Mapping[str, Any], wired: Wired) -> Sequence[ColumnSource]:
     """Columns of the log itself are copied, indexed arguments are its topics, the others are in its data."""
     from tracelake.chain.abi.events import BASE_COLUMNS
@@ -118,6 +124,11 @@ def _from_each(made_from: Mapping[str, str], inputs: Sequence[str]) -> Iterator[
         yield from ((column, name, read) for column, read in made_from.items())
 
 
+def reproduces(_config: Mapping[str, Any], inputs: Sequence[str]) -> bool:
+    """Of several inputs, also rows beside the task's range are read: they show of which chain an input is."""
+    return len(inputs) == 1
+
+
 SPEC = OperatorSpec(
     checked_by(Config),
     frozenset({ON_WORKERS}),
@@ -129,7 +140,9 @@ SPEC = OperatorSpec(
     reads=every_input,
     narrows=every_input,
     output_columns=output_columns,
+    output_keys=output_keys,
     column_lineage=column_lineage,
+    reproduces=reproduces,
 )
 
 

@@ -29,7 +29,15 @@ from tracelake.operators.api.inputs import Input
 from tracelake.operators.api.outcome import Outcome
 from tracelake.operators.api.outputs import Output
 from tracelake.operators.api.runtimes import ON_WORKERS
-from tracelake.operators.helpers.chain_tables import ALL, KEYS, Tables, check_tables, outputs_of, table_columns
+from tracelake.operators.helpers.chain_tables import (
+    ALL,
+    KEYS,
+    Tables,
+    check_tables,
+    outputs_of,
+    table_columns,
+    table_keys,
+)
 from tracelake.ports import ObjectStore
 from tracelake.runtime.crash_points import crash_point
 from tracelake.wire.output_messages import FilesAnswer
@@ -101,6 +109,7 @@ SPEC = OperatorSpec(
     ignores=ignored_settings,
     check_wiring=check_wiring,
     output_columns=table_columns,
+    output_keys=table_keys,
     column_lineage=column_lineage,
 )
 

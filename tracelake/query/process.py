@@ -24,6 +24,7 @@ from tracelake.query.answer import QueryAnswerer
 from tracelake.query.audit import Audit
 from tracelake.query.choose_engine import ChosenEngine
 from tracelake.query.diff.compare import DatasetDiffer
+from tracelake.query.diff.compare_release import ReleaseComparer
 from tracelake.query.engine import InProgress, QueryEngine
 from tracelake.query.engine_seconds import EngineSeconds
 from tracelake.query.resolve import Resolver
@@ -104,12 +105,14 @@ async def serving(
         ),
         Listener("query_internal", settings.query.host, settings.query.internal_port, query_api(pool, *inside)),
     ]
-    audit_task = asyncio.create_task(audit.run())
+    comparer = ReleaseComparer(dispatcher, on_spark, settings.query)
+    tasks = [asyncio.create_task(work) for work in (audit.run(), comparer.run())]
     try:
         async with open_listeners(listeners, settings.tls, metrics=metrics, limits=settings.http) as addresses:
             yield addresses
     finally:
-        audit_task.cancel()
+        for task in tasks:
+            task.cancel()
         with suppress(Exception):  # the next process sends the rest
             await audit.send_all()
         on_spark.close()

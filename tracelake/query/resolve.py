@@ -54,7 +54,7 @@ class Resolver:
     def _cold(self, part: ColdFilesAnswer) -> ColdFiles:
         pin = (part.dataset_version, part.commit)
         if part.partitions is not None:
-            self._files[pin] = _files(pin, part)
+            self._files[pin] = cold_files(part)
         files = self._files.get(pin)
         if files is None:  # evicted between the request and its answer
             raise Unavailable("a list of files is no longer cached", hint="retry")
@@ -64,7 +64,8 @@ class Resolver:
         return files
 
 
-def _files(pin: Pin, part: ColdFilesAnswer) -> ColdFiles:
+def cold_files(part: ColdFilesAnswer) -> ColdFiles:
+    pin = part.dataset_version, part.commit
     columns = None if part.columns is None else tuple(msgspec.convert(list(part.columns), list[ColumnEntry]))
     whole: list[ObjectName] = []
     cut: dict[tuple[Range, ...], tuple[ObjectName, ...]] = {}

@@ -46,6 +46,12 @@ class Metrics:
             ("dag", "job"),
             registry=registry,
         )
+        self.memoized = Counter(
+            "trace_tasks_memoized",
+            "Tasks that did not run, because another one had written what they would write.",
+            ("dag", "job"),
+            registry=registry,
+        )
         self.transitions = Counter(
             "trace_task_transitions", "Tasks that went from one state to another.", ("from", "to"), registry=registry
         )

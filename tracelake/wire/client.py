@@ -49,6 +49,7 @@ from tracelake.wire.buffer_messages import (
     SettleAnswer,
     SettleRequest,
 )
+from tracelake.wire.comparison_messages import ComparisonHeld, ComparisonReport, ComparisonTaken, ComparisonWork
 from tracelake.wire.identity_messages import CredentialsAnswer, CredentialsRequest, UserAnswer
 from tracelake.wire.message import CAPABILITY_HEADER, Message
 from tracelake.wire.output_messages import (
@@ -91,6 +92,7 @@ from tracelake.wire.task_messages import (
 from tracelake.wire.user_calls import USER
 from tracelake.wire.user_datasets import DatasetDetail
 from tracelake.wire.user_ledger import LedgerPage, LedgerQuery
+from tracelake.wire.user_releases import ReleaseDetail
 
 A = TypeVar("A")
 
@@ -161,6 +163,17 @@ class DispatcherClient:
     async def audit(self, rows: Sequence[AuditRow]) -> AuditAnswer:
         request = AuditRequest(rows=list(rows))
         return await _call(self.http, "/internal/query/audit", request, AuditAnswer)
+
+    async def release(self, user: str, release: UUID) -> ReleaseDetail:
+        answer = await self._get_as(user, f"/releases/{release}")
+        return msgspec.json.decode(answer.content, type=ReleaseDetail)
+
+    async def take_comparison(self) -> ComparisonWork | None:
+        answer = await _post(self.http, "/internal/query/comparisons/take", b"", {})
+        return msgspec.json.decode(answer.content, type=ComparisonTaken).work
+
+    async def report_comparison(self, report: ComparisonReport) -> bool:
+        return (await _call(self.http, "/internal/query/comparisons/report", report, ComparisonHeld)).wanted
 
     async def jwks(self) -> Mapping[str, Any]:
         """The public keys of capability tokens, as they are published."""

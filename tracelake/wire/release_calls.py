@@ -41,6 +41,14 @@ RELEASE_CALLS: Final = (
     Call("list_releases", "GET", "/releases", "reader", "The newest releases", ReleaseList),
     Call("show_release", "GET", "/releases/{release}", "reader", "A release, and how far it is built", ReleaseDetail),
     Call(
+        "compare_release",
+        "POST",
+        "/releases/{release}/compare",
+        "reader",
+        "Have the Query service compare what a release has built with what serves, where that has not been done",
+        ReleaseDetail,
+    ),
+    Call(
         "promote_release",
         "POST",
         "/releases/{release}/promote",

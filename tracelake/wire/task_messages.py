@@ -62,6 +62,8 @@ class InputRef(Message, frozen=True):
     """Whether this input's update made the task."""
     follows: bool = True
     """Whether its updates make tasks at all; else it is only read."""
+    shares_files: bool = False
+    """Whether some of its files are in folders of other generations of the dataset."""
 
 
 class OutputRef(Message, frozen=True):

@@ -133,6 +133,8 @@ class DatasetDetail(DatasetRow, frozen=True):
     """`dead_batches` is the number of all."""
     published_ranges: int
     newest_published_ranges: list[PublishedRange]
+    unique_key: list[str] = []
+    """The columns that identify a row, by its job or operator; empty: not known."""
 
 
 class FilePartition(Message, frozen=True):

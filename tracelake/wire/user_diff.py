@@ -19,8 +19,11 @@ class DiffQuery(Message, frozen=True):
     b: Side | None = None
     """As `a`. Unset: the newest other generation that has later commits than `a`; else the last commit of what is
     served, which is then compared with the one before it."""
+    release: UUID | None = None
+    """Instead of `a` and `b`: what serves, and what this release has built."""
     key: KeyColumns | None = None
-    """Columns that identify a row, with commas between them. Unset: whole rows are compared."""
+    """Columns that identify a row, with commas between them. Unset: those that the dataset is known by; if there are
+    none, or they do not identify a row, whole rows are compared."""
     start: Number | None = None
     end: Number | None = None
     """Only rows whose block_number is in this range; both or neither."""
@@ -71,6 +74,8 @@ class DiffAnswer(Message, frozen=True):
     """Columns that both have and whose values cannot be compared, such as maps."""
     key: list[str]
     """Empty: whole rows were compared."""
+    note: str | None
+    """Why the columns that the dataset is known by were not used."""
     shared_rows: int
     """Rows in files that both sides have: equal, and not read."""
     only_a: int

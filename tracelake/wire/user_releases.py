@@ -9,6 +9,7 @@ from uuid import UUID
 from msgspec import Meta
 
 from tracelake.wire.message import Message
+from tracelake.wire.user_diff import TypeChange
 from tracelake.wire.user_fields import Text
 
 MAX_DAGS = 100
@@ -89,6 +90,72 @@ class ReleaseMember(Message, frozen=True):
     """Of these, with a task that failed or was canceled for good: `trace task retry` continues."""
 
 
+ComparisonState = Literal["Idle", "Waiting", "Running", "Done", "Failed", "Skipped"]
+
+
+class ColumnShare(Message, frozen=True):
+    column: str
+    equal: int | None
+    """In how many keys that both sides have the values are equal; None: without a key."""
+    share: float | None
+    """Of these keys."""
+
+
+class ReleaseDiff(Message, frozen=True):
+    """How what a release has built (B) differs from what serves (A): figures, without values of rows."""
+
+    former_commit: int | None
+    """Of A; None: it had none."""
+    commit: int | None
+    """Of B."""
+    rows_a: int
+    rows_b: int
+    key: list[str]
+    """Empty: whole rows were compared."""
+    note: str | None
+    """Why it was compared otherwise than one would expect."""
+    only_a: int
+    """Keys, or without a key rows, that only this side has."""
+    only_b: int
+    changed: int
+    """With a key: keys that both have, with other values."""
+    equal: int
+    schema: list[TypeChange]
+    """Columns that only one side has, or that have two types. They are not compared."""
+    columns: list[ColumnShare]
+    start: int | None = None
+    end: int | None = None
+    """The blocks that were compared; None: all rows."""
+
+
+class ReleaseComparison(Message, frozen=True):
+    """A dataset that the former and the new version have, in two generations."""
+
+    dag: str
+    dataset: str
+    """The published name, or else `job[output]`."""
+    dataset_uuid: UUID
+    former: UUID
+    """The generation that serves: side A."""
+    generation: UUID
+    """The one that the release builds: side B."""
+    state: ComparisonState
+    """`Idle`: nobody has asked for it. `Skipped`: its rows are in a Postgres table."""
+    limits: dict[str, int | str]
+    """`cutover` of its job."""
+    is_current: bool
+    """Nothing was committed to either side since."""
+    steps: int
+    """Queries that were answered, of `steps_planned`; while it is `Running`."""
+    steps_planned: int
+    compared_at: datetime | None
+    result: ReleaseDiff | None
+    """The last one. `Waiting` and `Running`: the one before."""
+    error: str | None
+    exceeded: list[str]
+    """The limits that the result exceeds, with its figures."""
+
+
 class ReleaseRow(Message, frozen=True):
     id: UUID
     state: ReleaseState
@@ -107,6 +174,7 @@ class ReleaseDetail(Message, frozen=True):
     members: list[ReleaseMember]
     """Progress is of a release that is being built."""
     open_tasks: int
+    comparisons: list[ReleaseComparison] = []
 
 
 class ReleaseList(Message, frozen=True):
@@ -121,11 +189,12 @@ class ReleaseAnswer(Message, frozen=True):
 
 class PromoteRequest(Message, frozen=True):
     force: bool = False
-    """Also if it is not ready: what is missing is built afterwards."""
+    """Also if it is not ready, or exceeds a limit: what is missing is built afterwards."""
 
 
 class SwitchAnswer(Message, frozen=True):
     release: ReleaseRow
+    """`Ready` after a promotion: it is promoted as soon as its datasets have been compared."""
     versions: dict[str, UUID]
     """The versions that are active now, by DAG."""
     canceled_tasks: int

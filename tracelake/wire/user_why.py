@@ -21,7 +21,7 @@ class WhyQuery(Message, frozen=True):
 class Step(Message, frozen=True):
     """One link of the chain, from cause to effect."""
 
-    kind: Literal["event", "invalidation", "rule", "task", "attempt", "commit", "batch", "outbox_entry"]
+    kind: Literal["event", "invalidation", "rule", "task", "attempt", "memo", "commit", "batch", "outbox_entry"]
     at: datetime | None
     sentence: str
     id: str | None = None

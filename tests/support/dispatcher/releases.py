@@ -6,7 +6,7 @@ from collections.abc import Callable
 from uuid import UUID
 
 from tests.support.dispatcher.control import Org
-from tests.support.dispatcher.run_tasks import settle
+from tests.support.dispatcher.run_tasks import Content, settle
 from tracelake.dispatcher.control import Control
 from tracelake.dispatcher.releases import abandon, promote, show
 from tracelake.dispatcher.releases import plan as planning
@@ -37,17 +37,24 @@ async def started(control: Control, org: Org, *texts: str, when_ready: bool = Fa
     return answer.release.id
 
 
-async def build(control: Control, fails: Callable[[Claimed], bool] = lambda _: False) -> None:
+MOVED = """
+SELECT (SELECT count(*) FROM tasks WHERE status = 'Completed'), array_agg((id, state)::text ORDER BY id) FROM releases
+"""
+
+
+async def build(
+    control: Control, fails: Callable[[Claimed], bool] = lambda _: False, content: Content | None = None
+) -> None:
     """Runs every task and steps the loops, until nothing changes any more."""
     loop = RunReleases(control.pool, control.after_commit, control.runtime_specs)
     for _ in range(STEPS):
         await control.pool.execute("UPDATE catch_ups SET due_at = now()")
         await control.pool.execute("UPDATE releases SET check_at = now()")
-        ran = await settle(control, fails)
-        before = await control.pool.fetch("SELECT id, state FROM releases ORDER BY id")
+        before = await control.pool.fetchrow(MOVED)
+        await settle(control, fails, content)
         while await loop.once():
             pass
-        if not ran and before == await control.pool.fetch("SELECT id, state FROM releases ORDER BY id"):
+        if before == await control.pool.fetchrow(MOVED):
             return
     raise AssertionError(f"tasks are still created after {STEPS} steps")
 

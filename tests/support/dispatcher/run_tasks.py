@@ -27,7 +27,7 @@ QUEUED = "SELECT id FROM tasks WHERE status = 'Queued' AND woken_at IS NOT NULL 
 
 async def caught_up(control: Control) -> None:
     """Runs the loop until nothing is due."""
-    loop = CatchUp(control.pool, control.after_commit, LoopSettings())
+    loop = CatchUp(control.pool, control.after_commit, LoopSettings(), control.reuse_outputs())
     while await loop.once():
         pass
 

@@ -24,7 +24,7 @@ COUNT = "SELECT count(*) AS n FROM orders"
 
 @asynccontextmanager
 async def a_service(
-    system: QuerySystem, home: Path, stuck_seconds: float = 1.0, engine: str = "spark", **query: float
+    system: QuerySystem, home: Path, stuck_seconds: float = 1.0, engine: str = "spark", **query: float | str
 ) -> AsyncIterator[tuple[subprocess.Popen[bytes], httpx.AsyncClient]]:
     port = free_port()
     limits = {"internal_port": port, "stuck_seconds": stuck_seconds, "engine": engine, **query}
@@ -34,6 +34,7 @@ async def a_service(
             "objects": ObjectSettings(folder=system.operators.walk.control.objects.root),  # type: ignore[attr-defined]
             "endpoints": EndpointSettings(dispatcher_internal=system.operators.walk.listeners["dispatcher_internal"]),
             "query": system.settings.query.model_copy(update=limits),
+            "spark": system.settings.spark.model_copy(update={"quick_compiler": True}),
         }
     )
     headers = {"X-Trace-Worker-Token": TOKEN, "X-Trace-User": "reader"}

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 MOST_ROWS = 100_000
 """More than any join of two tables has: rows that are cut off would be others."""
+PLAIN = "plain"
 Columns = list[tuple[str, str, list[Any]]]
 """The name, type and values of each."""
 
@@ -54,6 +55,8 @@ class Compared:
 class TwoEngines:
     system: SailSystem
     spark: SparkSession
+    _refused: dict[str, str | None] = field(default_factory=dict)
+    """By statement: why Sail does not run it."""
 
     async def compare(self, text: str) -> Compared:
         """Compare the rows of a statement, in any order unless it asks for one."""
@@ -76,7 +79,7 @@ class TwoEngines:
 
     async def compare_columns(self, use: str, table: str, expressions: Sequence[str]) -> Compared:
         """Compare expressions as columns of one SELECT, as far as Sail answers them."""
-        refused = {item: reason for item in expressions if (reason := self._why_not(_statement(use, table, [item])))}
+        refused = {item: reason for item in expressions if (reason := self._why_not(use, item))}
         on_sail, failed = await self._answered(use, table, [item for item in expressions if item not in refused])
         on_spark = self._on_spark_each(use, table, list(on_sail))
         differences = [
@@ -104,13 +107,18 @@ class TwoEngines:
             return left[0] | right[0], left[1] | right[1]
         return {item: column[1:] for item, column in zip(expressions, columns, strict=False)}, {}
 
-    def _why_not(self, text: str) -> str | None:
-        try:
-            query = self.system.query(text)
-            translated(query.checked, query.relations)
-        except (NotOnSail, InvalidSql) as error:
-            return f"{type(error).__name__}: {error}"
-        return None
+    def _why_not(self, use: str, expression: str) -> str | None:
+        """Of any table: they have the same columns."""
+        text = _statement(use, PLAIN, [expression])
+        if text not in self._refused:
+            try:
+                query = self.system.query(text)
+                translated(query.checked, query.relations)
+            except (NotOnSail, InvalidSql) as error:
+                self._refused[text] = f"{type(error).__name__}: {error}"
+            else:
+                self._refused[text] = None
+        return self._refused[text]
 
     def _on_spark_each(self, use: str, table: str, expressions: Sequence[str]) -> dict[str, Any]:
         if not expressions:

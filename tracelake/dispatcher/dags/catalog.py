@@ -51,6 +51,11 @@ def operators() -> Mapping[str, OperatorSpec]:
     return specs()
 
 
+def codes() -> Mapping[str, int]:
+    """The version of the code of each operator whose outputs may be used again."""
+    return {name: spec.code for name, spec in specs().items() if spec.reproduces is not None}
+
+
 def _columns(dataset: Published, declared: Declaration | None) -> Columns | None:
     """As declared, or as first committed; None for a hot table, whose columns only the data database knows."""
     if declared is not None:

@@ -27,6 +27,7 @@ from tracelake.domain.dag.hashes import (
     generation_ids,
     job_hash,
     lineage_hashes,
+    memo_hash,
 )
 from tracelake.domain.dag.model import Dag, DeclaredDataset, ForeignDataset, Input, Job, JobOutput, Storage
 from tracelake.domain.dag.parse import parse_dag
@@ -337,6 +338,7 @@ def _columns(
         job.max_platform_failures,
         _makes_whole(job),
         job.replay,
+        memo_hash(job, operators().get(job.operator)),
     )
 
 

@@ -106,7 +106,7 @@ async def _relations(pool: asyncpg.Pool, tables: Sequence[Table], request: Relat
         for table, pin in zip(tables, pins, strict=True)
         if pin is not None
     }
-    files = await _files(pool, generations, known)
+    files = await files_of(pool, generations, known)
     return [
         Relation(
             name=table.name,
@@ -147,7 +147,7 @@ def _cold_pin(table: Table, copies: Mapping[UUID, ColdCopy]) -> Pin | None:
     return (version, copies[version].commit) if version in copies else None
 
 
-async def _files(
+async def files_of(
     pool: asyncpg.Pool, generations: Mapping[Pin, Sequence[UUID]], known: set[Pin]
 ) -> dict[Pin, ColdFilesAnswer]:
     """By pin; `generations` are those that hold its files. Pins that the caller knows have no partitions."""

@@ -7,6 +7,7 @@ from uuid import UUID
 import asyncpg
 import msgspec
 
+from tracelake.dispatcher.datasets.find_key import find_key
 from tracelake.errors import NotFound
 from tracelake.store.identity import User
 from tracelake.store.queries import queries
@@ -25,7 +26,8 @@ async def show_dataset(pool: asyncpg.Pool, user: User, name_or_uuid: str) -> Dat
     detail = await pool.fetchval(sql, *_asked(user, name_or_uuid), MOST_COMMITS)
     if detail is None:
         raise _unknown(name_or_uuid)
-    return msgspec.json.decode(detail, type=DatasetDetail)
+    found = msgspec.json.decode(detail, type=DatasetDetail)
+    return msgspec.structs.replace(found, unique_key=await find_key(pool, found.dataset_uuid))
 
 
 async def find_dataset(pool: asyncpg.Pool, user: User, name_or_uuid: str) -> UUID:

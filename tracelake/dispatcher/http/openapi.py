@@ -21,6 +21,7 @@ from tracelake.wire.buffer_messages import (
     SettleAnswer,
     SettleRequest,
 )
+from tracelake.wire.comparison_messages import ComparisonHeld, ComparisonReport, ComparisonTaken
 from tracelake.wire.identity_messages import CredentialsAnswer, CredentialsRequest, KeySet, UserAnswer
 from tracelake.wire.message import Message
 from tracelake.wire.openapi import answers, as_json, operation, query_parameters, schemas
@@ -151,6 +152,17 @@ ROUTES = (
     ),
     DescribedRoute(
         "post", "/internal/query/relations", "What a question reads", RelationsAnswer, "worker", RelationsRequest
+    ),
+    DescribedRoute(
+        "post", "/internal/query/comparisons/take", "A dataset of a release to compare now", ComparisonTaken, "worker"
+    ),
+    DescribedRoute(
+        "post",
+        "/internal/query/comparisons/report",
+        "Progress or outcome of a comparison",
+        ComparisonHeld,
+        "worker",
+        ComparisonReport,
     ),
     DescribedRoute("post", "/internal/query/audit", "What was asked", AuditAnswer, "worker", AuditRequest),
     DescribedRoute("post", "/internal/schedules/fire", "Fire the slots that are due", FiredAnswer, "worker"),

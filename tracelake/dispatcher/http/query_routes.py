@@ -1,4 +1,4 @@
-"""Calls of the Query service: where the rows of a query are, for a user or a running attempt; and its audit."""
+"""Calls of the Query service: where the rows of a query are, its audit, and comparisons of releases."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from tracelake.dispatcher.datasets.resolve_relations import task_relations, user
 from tracelake.dispatcher.datasets.store_audit import store_audit
 from tracelake.dispatcher.http.auth import WorkerGate
 from tracelake.dispatcher.http.user_routes import asking_user
+from tracelake.dispatcher.releases.take_comparison import report_comparison, take_comparison
 from tracelake.runtime.listeners import json_response
+from tracelake.wire.comparison_messages import ComparisonReport
 from tracelake.wire.query_messages import AuditRequest, RelationsRequest
 from tracelake.wire.read_call import read_message
 
@@ -28,7 +30,18 @@ def query_routes(control: Control, gate: WorkerGate) -> list[Route]:
         await gate.require(request)
         return json_response(await store_audit(control.pool, await read_message(request, AuditRequest)))
 
+    async def take(request: Request) -> Response:
+        await gate.require(request)
+        return json_response(await take_comparison(control.pool))
+
+    async def report(request: Request) -> Response:
+        await gate.require(request)
+        found = await read_message(request, ComparisonReport)
+        return json_response(await report_comparison(control.pool, control.after_commit, found))
+
     return [
+        Route("/internal/query/comparisons/take", take, methods=["POST"]),
+        Route("/internal/query/comparisons/report", report, methods=["POST"]),
         Route("/internal/query/relations", relations, methods=["POST"]),
         Route("/internal/query/audit", audit, methods=["POST"]),
     ]

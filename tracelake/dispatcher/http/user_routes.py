@@ -46,6 +46,7 @@ from tracelake.dispatcher.outbox.retry import retry_outbox
 from tracelake.dispatcher.releases.abandon import abandon_release
 from tracelake.dispatcher.releases.plan import plan_change
 from tracelake.dispatcher.releases.promote import promote_release, rollback_release
+from tracelake.dispatcher.releases.request_comparisons import request_comparisons
 from tracelake.dispatcher.releases.show import list_releases, show_release
 from tracelake.dispatcher.releases.start import start_release
 from tracelake.dispatcher.signal import AfterCommit
@@ -252,6 +253,7 @@ VERBS: Mapping[str, Verb] = {
     "start_release": _start_release,
     "list_releases": lambda asked: list_releases(asked.pool, asked.org),
     "show_release": lambda asked: show_release(asked.pool, asked.org, UUID(asked.path["release"])),
+    "compare_release": lambda asked: request_comparisons(asked.pool, asked.org, UUID(asked.path["release"])),
     "promote_release": lambda asked: promote_release(
         *_release(asked), runtimes=asked.control.runtime_specs(), force=asked.body is not None and asked.body.force
     ),

@@ -8,7 +8,7 @@ is refused with `snapshot_too_old`; the partition's row stays.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
@@ -22,7 +22,7 @@ from tracelake.domain.object_names import Folder, ObjectName
 from tracelake.errors import InvalidRequest
 from tracelake.ports import ObjectStore
 from tracelake.runtime.crash_points import crash_point
-from tracelake.store.queries import Row, fetch_rows, queries
+from tracelake.store.queries import Queryable, Row, fetch_rows, queries
 from tracelake.wire.markers import MARKER
 
 log = structlog.get_logger()
@@ -58,12 +58,18 @@ class DeleteReplacedFiles(Periodic):
                 connection, sql["mark_replaced_partitions"], ReplacedPartition, self.keep, BATCH
             )
             if files := _files(replaced):
-                referenced = await connection.fetch(sql["list_referenced_files"], sorted(map(str, files)))
+                referenced = await list_named_files(connection, files)
                 crash_point("delete_replaced_files.before_remove")
-                await asyncio.to_thread(_delete, self.objects, files, set(_names(referenced)))
+                await asyncio.to_thread(_delete, self.objects, files, referenced)
                 crash_point("delete_replaced_files.before_mark")
         crash_point("delete_replaced_files.after_mark", when=replaced)
         return len(replaced)
+
+
+async def list_named_files(database: Queryable, folders: Iterable[Folder]) -> set[ObjectName]:
+    """The files in these folders that a partition of any generation names, unless they were marked as removed."""
+    sql = queries("orphan_files")["list_referenced_files"]
+    return set(_names(await database.fetch(sql, sorted(map(str, folders)))))
 
 
 def _files(partitions: Sequence[ReplacedPartition]) -> Mapping[Folder, set[ObjectName]]:

@@ -3,7 +3,8 @@
 First one transaction removes the partitions, records the removal, and forgets what the writing jobs have done: a
 version that is activated again then builds the generation anew. Files are deleted afterwards. Nothing refers to them
 any more, so a crash in between leaves files that the next pass deletes. Files of attempts that began later are not
-touched: the generation may be built again already.
+touched: the generation may be built again already. Nor are files that partitions of other generations name: they are
+deleted when the last of those is removed.
 """
 
 from __future__ import annotations
@@ -17,12 +18,13 @@ from uuid import UUID
 
 import asyncpg
 
+from tracelake.dispatcher.maintenance.delete_replaced_files import list_named_files
 from tracelake.dispatcher.maintenance.loop import Periodic
 from tracelake.domain.object_names import Folder, ObjectName
 from tracelake.ports import ObjectStore
 from tracelake.runtime.crash_points import crash_point
 from tracelake.store.queries import Row, fetch_rows, find_row, queries
-from tracelake.wire.markers import attempt_folder
+from tracelake.wire.markers import MARKER, attempt_folder
 
 BATCH: Final = 20
 NAMES: Final = 1_000
@@ -76,17 +78,26 @@ class RemoveLeftGenerations(Periodic):
         names = await asyncio.to_thread(_listed, self.objects, Folder.parse(generation.storage_location))
         later = await self.pool.fetch(sql["list_later_attempts"], generation.dataset_uuid, generation.removed_at)
         kept = [attempt_folder(generation.storage_location, task, attempt) for task, attempt in later]
-        await asyncio.to_thread(_delete, self.objects, names, kept)
+        named = await list_named_files(self.pool, {_folder_of(name) for name in names})
+        await asyncio.to_thread(_delete, self.objects, names, kept, named)
         crash_point("remove_left_generations.before_mark")
         await self.pool.execute(sql["mark_deleted"], generation.id)
         crash_point("remove_left_generations.after_mark")
+
+
+def _folder_of(name: ObjectName) -> Folder:
+    return Folder(name.bucket, name.segments[:-1])
 
 
 def _listed(objects: ObjectStore, folder: Folder) -> list[ObjectName]:
     return [stored.name for stored in objects.objects(folder)]
 
 
-def _delete(objects: ObjectStore, names: Collection[ObjectName], kept: Collection[Folder]) -> None:
-    doomed = [name for name in names if not any(folder.holds(name) for folder in kept)]
+def _delete(
+    objects: ObjectStore, names: Collection[ObjectName], kept: Collection[Folder], named: Collection[ObjectName]
+) -> None:
+    markers = {_folder_of(name).object(MARKER) for name in named}  # a marker stays as long as any file beside it does
+    left = [name for name in names if name not in named and name not in markers]
+    doomed = [name for name in left if not any(folder.holds(name) for folder in kept)]
     for start in range(0, len(doomed), NAMES):
         objects.delete(doomed[start : start + NAMES])

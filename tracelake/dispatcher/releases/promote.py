@@ -10,6 +10,7 @@ import asyncpg
 from tracelake.dispatcher.dags.deactivate import withdraw
 from tracelake.dispatcher.dags.deploy import Runtimes
 from tracelake.dispatcher.dags.switch import Activated, ParsedVersions, after_switch, parse_versions, switch
+from tracelake.dispatcher.releases.compare import has_passed, overruled
 from tracelake.dispatcher.releases.show import StoredMember, find_release
 from tracelake.dispatcher.signal import AfterCommit
 from tracelake.domain.ids import OrgId
@@ -25,10 +26,14 @@ TRIES = 5
 async def promote_release(
     pool: asyncpg.Pool, after: AfterCommit, org_id: UUID, release_id: UUID, *, runtimes: Runtimes, force: bool = False
 ) -> SwitchAnswer:
+    """Where a dataset has limits, it is compared first: then the answer is the release as it is, promoted later."""
     release = await find_release(pool, org_id, release_id)
     if release.state == "Serving":  # the answer to the first request was lost
         return await _answer(pool, org_id, release_id, [])
     _require_ready(release.state, release_id, force=force)
+    if not force and not await has_passed(pool, release_id):
+        after.releases.notify()
+        return await _answer(pool, org_id, release_id, [])
     members = await _members(pool, release_id)
     versions = {member.dag_name: member.dag_version_id for member in members}
     for _ in range(TRIES):
@@ -77,7 +82,8 @@ async def _promote(
         done = await switch(connection, org, parsed, release=release_id)
         if done is None:
             return None
-        await connection.execute(sql["mark_serving"], release_id)
+        message = await overruled(connection, release_id) if force else None
+        await connection.execute(sql["mark_serving"], release_id, message)
         crash_point("promote_release.before_commit")
     return done
 

@@ -9,6 +9,7 @@ from uuid import UUID
 import asyncpg
 import msgspec
 
+from tracelake.dispatcher.releases.compare import list_comparisons
 from tracelake.dispatcher.versions.compare import Read, states
 from tracelake.errors import NotFound
 from tracelake.store.queries import Queryable, Row, fetch_rows, queries
@@ -70,7 +71,8 @@ async def show_release(pool: asyncpg.Pool, org_id: UUID, release_id: UUID) -> Re
     counts = await count_units(pool, release_id) if is_built else {}
     open_tasks = await pool.fetchval(queries("releases")["count_open_tasks"], release_id)
     shown = [_member(member, counts.get(member.dag_name, Counter())) for member in members]
-    return ReleaseDetail(release=release, members=shown, open_tasks=open_tasks)
+    comparisons = await list_comparisons(pool, release_id)
+    return ReleaseDetail(release=release, members=shown, open_tasks=open_tasks, comparisons=comparisons)
 
 
 async def count_units(database: Queryable, release_id: UUID) -> dict[str, Counter[str]]:

@@ -12,6 +12,7 @@ from uuid import UUID, uuid4
 import asyncpg
 
 from tracelake.dispatcher.dags.deploy import Runtimes, insert_version
+from tracelake.dispatcher.releases.compare import insert_comparisons
 from tracelake.dispatcher.releases.plan import Planned, plan_change
 from tracelake.dispatcher.releases.resolve import Change
 from tracelake.dispatcher.releases.show import find_release
@@ -68,6 +69,7 @@ async def _store(pool: asyncpg.Pool, user: User, request: ReleaseRequest, planne
         stored = release_id, org, planned.plan.hash, request.when_ready, user.id
         await connection.execute(sql["insert_release"], *stored)
         await connection.execute(sql["insert_members"], release_id, org, names, [member.version for member in members])
+        await insert_comparisons(connection, release_id, org, members)
         await connection.execute(sql["request_build"], release_id)
         crash_point("start_release.before_commit")
     return release_id

@@ -50,6 +50,8 @@ class Replacement:
     """Those that no attempt claimed later has committed already."""
     contents: Mapping[str, Content]
     """What current partitions hold that the outputs replace, by key."""
+    ends_any: bool = True
+    """Whether there are current partitions that the outputs replace."""
 
 
 async def check_replacement(connection: Connection, outputs: Sequence[OutputBody], started_at: datetime) -> Replacement:
@@ -72,10 +74,12 @@ async def check_replacement(connection: Connection, outputs: Sequence[OutputBody
     newer = _Ground([part for part in there if part.newer])
     current = [(output, part) for output, part in zip(outputs, written, strict=True) if not newer.holds(part)]
     _refuse_mixture([part for _, part in current], there)
-    _refuse_gaps(_Ground([part for _, part in current]), there)
+    ground = _Ground([part for _, part in current])
+    _refuse_gaps(ground, there)
     _refuse_unseen([part for _, part in current], there)
     contents = {part.key: part.content for part in there if part.key and part.content}
-    return Replacement([output for output, _ in current], contents)
+    ends_any = any(ground.touches(part) for part in there)
+    return Replacement([output for output, _ in current], contents, ends_any)
 
 
 def _refuse_twice(written: Sequence[Partition]) -> None:
@@ -112,6 +116,9 @@ class _Ground:
 
     def holds(self, part: Partition) -> bool:
         return part.key in self._keys if part.span is None else not subtract([part.span], self.near(part.span))
+
+    def touches(self, part: Partition) -> bool:
+        return part.key in self._keys or (part.span is not None and bool(self.near(part.span)))
 
     def near(self, span: Range) -> Sequence[Range]:
         """Those that overlap it, of as few as there can be."""

@@ -55,9 +55,12 @@ class GenerationSchema(Row, frozen=True):
 
 async def lock_datasets(connection: Connection, outputs: Iterable[OutputBody]) -> None:
     """Blocks other commits to these datasets until the transaction ends; in a fixed order, so without deadlocks."""
-    datasets = sorted({str(output.dataset_uuid) for output in outputs})
-    if datasets:
-        await connection.execute(queries("complete")["lock_commits"], datasets)
+    await lock_commits(connection, {output.dataset_uuid for output in outputs})
+
+
+async def lock_commits(connection: Connection, datasets: Iterable[UUID]) -> None:
+    if names := sorted(map(str, datasets)):
+        await connection.execute(queries("complete")["lock_commits"], names)
 
 
 async def commit_outputs(
@@ -106,6 +109,8 @@ async def _commit_dataset(
         files_hash([_content(item.part, item.output) for item in written]),
         len(unchanged),
     )
+    if replacement.ends_any:
+        await _end_partitions(connection, first, written, number)
     await _set_partitions(connection, first, written, number, claims)
     return Committed(number, unchanged)
 
@@ -139,6 +144,11 @@ def _content(part: Partition, output: OutputBody) -> PartitionContent:
     )
 
 
+async def _end_partitions(connection: Connection, first: OutputBody, written: Sequence[_Written], number: int) -> None:
+    named = columns_of([item.part for item in written])
+    await connection.execute(queries("complete")["end_partitions"], first.dataset_version, *named, number)
+
+
 async def _set_partitions(
     connection: Connection,
     first: OutputBody,
@@ -149,7 +159,6 @@ async def _set_partitions(
     """All in one statement each: an invalidation may make thousands of partitions again."""
     version, sql, named = first.dataset_version, queries("complete"), columns_of([item.part for item in written])
     outputs = [item.output for item in written]
-    await connection.execute(sql["end_partitions"], version, *named, number)
     await connection.execute(
         sql["insert_partitions"],
         version,
@@ -174,10 +183,12 @@ async def _agreed_schema(
     if not given:
         return None
     sql, first = queries("complete"), outputs[0]
-    columns = msgspec.to_builtins(schema.columns) if schema else None
-    await connection.execute(sql["set_schema"], first.dataset_version, min(given), columns)
     generation = claims.org_id, first.dataset_uuid, first.dataset_version
     known = await find_row(connection, sql["schema_of"], GenerationSchema, *generation)
+    if known is not None and known.schema_hash is None:
+        columns = msgspec.to_builtins(schema.columns) if schema else None
+        await connection.execute(sql["set_schema"], first.dataset_version, min(given), columns)
+        known = await find_row(connection, sql["schema_of"], GenerationSchema, *generation)
     if known is None or given != {known.schema_hash}:
         raise Incompatible(
             f"the schema changed within a generation: it has ({_said(known)}), this output has"

@@ -18,6 +18,7 @@ import asyncpg
 import msgspec
 import structlog
 
+from tracelake.dispatcher.dags.catalog import codes
 from tracelake.dispatcher.events.accept import store_invalidations
 from tracelake.dispatcher.events.new_events import NewEvent, transposed
 from tracelake.dispatcher.events.route import HOLD
@@ -189,6 +190,7 @@ async def _end(
         HOLD,
         options.failure_alert,
         *columns,
+        codes(),
     )
     tasks = {row.n: row for row in rows if row.n is not None}
     created = [row for row in rows if row.n is None]

@@ -66,6 +66,13 @@ class Completion(NamedTuple):
 
 async def read_completion(objects: ObjectStore, request: CompleteRequest, claims: Claims) -> Completion:
     _refuse_contradictions(request)
+    return completion_of(
+        request, claims, await verify_outputs(objects, request.outputs, claims) if request.outputs else {}
+    )
+
+
+def completion_of(request: CompleteRequest, claims: Claims, schemas: Mapping[UUID, Schema]) -> Completion:
+    """`schemas`: of the files that it names, which are known to be there."""
     return Completion(
         request,
         claims,
@@ -73,7 +80,7 @@ async def read_completion(objects: ObjectStore, request: CompleteRequest, claims
         ends_as=TaskState(request.status),
         events=read_events(request.events, claims),
         invalidations=read_invalidations(request.invalidations, claims),
-        schemas=await verify_outputs(objects, request.outputs, claims) if request.outputs else {},
+        schemas=schemas,
         has_effects=bool(request.outputs or request.datasets_published or request.invalidations),
         fault=_fault(request) if request.status == "Failed" else None,
     )

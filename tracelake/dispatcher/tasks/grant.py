@@ -45,8 +45,23 @@ class TokenMint:
         names: Mapping[UUID, str | None],
     ) -> str:
         """`names`: under which people know what it writes, now."""
+        claims = self.claims_for(job, task_id, attempt, inputs, names=names)
+        token = await mint(self.signer, claims)
+        self.minted(token, claims)
+        return token
+
+    def claims_for(
+        self,
+        job: Job,
+        task_id: UUID,
+        attempt: int,
+        inputs: Sequence[InputRef],
+        *,
+        names: Mapping[UUID, str | None],
+    ) -> Claims:
+        """What its token says."""
         folders = _folders(self.scratch_bucket, job, task_id, attempt)
-        claims = new_claims(
+        return new_claims(
             issuer=self.settings.issuer,
             org_id=OrgId(job.org_id),
             task_id=TaskId(task_id),
@@ -57,9 +72,6 @@ class TokenMint:
             now=self.clock(),
             max_life_seconds=self.settings.max_life_seconds,
         )
-        token = await mint(self.signer, claims)
-        self.minted(token, claims)
-        return token
 
     async def fresh_token(self, claims: Claims) -> str | None:
         """Past half its life (S14), with the same grants; if it is lost, the next heartbeat returns another."""
@@ -139,4 +151,13 @@ def _written(job: Job, names: Mapping[UUID, str | None]) -> list[GrantedDataset]
 
 
 def _prefixes(inputs: Sequence[InputRef]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(place for item in inputs if (place := item.storage_location or "").startswith(SCHEME)))
+    return tuple(dict.fromkeys(place for item in inputs if (place := _place(item)).startswith(SCHEME)))
+
+
+def _place(item: InputRef) -> str:
+    """The folder of the generation; of one that shares files with others, that of the dataset, which holds them all."""
+    place = item.storage_location or ""
+    if not item.shares_files:
+        return place
+    generation = Folder.parse(place)
+    return str(Folder(generation.bucket, generation.segments[:-1]))

@@ -17,6 +17,8 @@ import asyncpg
 
 from tracelake.dispatcher.maintenance.loop import Work
 from tracelake.dispatcher.signal import AfterCommit
+from tracelake.dispatcher.tasks.commit_outputs import lock_commits
+from tracelake.dispatcher.versions.reuse_outputs import Reused, ReuseOutputs
 from tracelake.dispatcher.versions.units import Place, Unit, columns, last_unit, list_units
 from tracelake.domain.task import NEW, TaskState
 from tracelake.runtime.crash_points import crash_point
@@ -25,6 +27,8 @@ from tracelake.store.queries import Connection, Queryable, Row, find_row, querie
 
 BATCH = 5_000
 """Partitions or events that are compared in one transaction."""
+REUSED_AT_ONCE = 100
+"""The same, where tasks may be completed at once: other commits to their datasets wait meanwhile."""
 OVERLAP = timedelta(seconds=60)
 """A transaction that began before an activation may commit an update for the former version until so much later."""
 
@@ -51,6 +55,9 @@ class Comparison(Row, frozen=True):
     settled_at: datetime
     builds: bool
     """Of a release that is being built: no event tells its jobs of new data."""
+    output_datasets: list[UUID]
+    may_reuse: bool
+    """Tasks of another version may have written what those of this one would write."""
 
     @property
     def place(self) -> Place:
@@ -58,10 +65,21 @@ class Comparison(Row, frozen=True):
 
 
 @dataclass(frozen=True)
+class Created:
+    """What a batch has created."""
+
+    count: int
+    reused: Reused | None = None
+    """Of these tasks, those that were completed with the outputs of others."""
+
+
+@dataclass(frozen=True)
 class CatchUp(Work):
     pool: asyncpg.Pool
     after: AfterCommit
     settings: LoopSettings
+    reuse: ReuseOutputs | None = None
+    """None: every task that is created runs."""
 
     async def once(self) -> int:
         """A batch of the comparison that is due. 1 if there was one."""
@@ -74,9 +92,11 @@ class CatchUp(Work):
             created = await self._compare(connection, due)
             crash_point("catch_up.before_commit")
         crash_point("catch_up.after_commit")
-        if created:
+        if created.count:
             self.after.outbox.notify()
-            self.after.metrics.moved(NEW, TaskState.QUEUED, created)
+            self.after.metrics.moved(NEW, TaskState.QUEUED, created.count)
+        if self.reuse is not None and created.reused is not None:
+            self.reuse.announce(created.reused)
         return 1
 
     async def next_due(self) -> float | None:
@@ -84,16 +104,16 @@ class CatchUp(Work):
         # Due, and yet it was not taken: the queue of its job is long. It is looked at again at the next beat.
         return float(seconds) if seconds is not None and seconds > 0 else None
 
-    async def _compare(self, connection: Connection, due: Comparison) -> int:
+    async def _compare(self, connection: Connection, due: Comparison) -> Created:
         if due.dataset_version is None:
-            return await self._end(connection, due, 0)
-        read = due.job_id, due.dataset_uuid, due.dataset_version
+            return await self._end(connection, due, Created(0))
+        generation = due.dataset_uuid, due.dataset_version
         if due.makes_whole:
-            return await self._end(
-                connection, due, await create_tasks(connection, *read, await last_unit(connection, *read[1:]))
-            )
-        page = await list_units(connection, due.dataset_uuid, due.dataset_version, due.place, BATCH)
-        created = await create_tasks(connection, *read, page.units)
+            units = await last_unit(connection, *generation)
+            return await self._end(connection, due, await self._create(connection, due, due.dataset_version, units))
+        most = REUSED_AT_ONCE if self.reuse is not None and due.may_reuse else BATCH
+        page = await list_units(connection, *generation, due.place, most)
+        created = await self._create(connection, due, due.dataset_version, page.units)
         if page.place is None:
             return await self._end(connection, due, created)
         place = (
@@ -103,13 +123,27 @@ class CatchUp(Work):
             page.place.after_time,
             page.place.after_event,
         )
-        await connection.execute(queries("catch_up")["continue_pass"], *read[:2], *place, created)
+        named = due.job_id, due.dataset_uuid
+        await connection.execute(queries("catch_up")["continue_pass"], *named, *place, created.count)
         return created
 
-    async def _end(self, connection: Connection, due: Comparison, created: int) -> int:
+    async def _create(self, connection: Connection, due: Comparison, version: UUID, units: Sequence[Unit]) -> Created:
+        """Tasks; those whose outputs another task has written are completed with them at once."""
+        read = due.job_id, due.dataset_uuid, version
+        if self.reuse is None or not due.may_reuse or not units:
+            return Created(await create_tasks(connection, *read, units))
+        # Before the tasks are inserted, as completions do: neither waits for the other.
+        await lock_commits(connection, due.output_datasets)
+        held = await create_held_tasks(connection, *read, units)
+        reused = await self.reuse.close(connection, held)
+        await connection.execute(queries("reuse")["wake_left"], held)
+        return Created(len(held), reused)
+
+    async def _end(self, connection: Connection, due: Comparison, created: Created) -> Created:
         again = WHILE_BUILDING if due.builds else timedelta(seconds=self.settings.catch_up_seconds)
         next_at = due.settled_at if due.soon and not due.builds else None
-        await connection.execute(queries("catch_up")["end_pass"], due.job_id, due.dataset_uuid, next_at, again, created)
+        named = due.job_id, due.dataset_uuid
+        await connection.execute(queries("catch_up")["end_pass"], *named, next_at, again, created.count)
         return created
 
 
@@ -139,5 +173,15 @@ async def create_tasks(
     """
     if not units:
         return 0
+    sql, values = queries("catch_up")["create_lacking"], (*columns(units), most, again, history, False)
+    return int(await database.fetchval(sql, job, dataset, version, *values))
+
+
+async def create_held_tasks(
+    connection: Connection, job: UUID, dataset: UUID, version: UUID, units: Sequence[Unit]
+) -> list[UUID]:
+    """The same, and none of them is woken."""
     sql = queries("catch_up")["create_lacking"]
-    return int(await database.fetchval(sql, job, dataset, version, *columns(units), most, again, history))
+    values = job, dataset, version, *columns(units), None, False, False, True
+    [(_, held)] = await connection.fetch(sql, *values)
+    return list(held or ())

@@ -45,11 +45,16 @@ class Facts(msgspec.Struct, frozen=True):
 
 def task_status(task: TaskDetail, facts: Facts, repeated: Sequence[Step]) -> Explanation:
     stopped = _stop(task, facts)
-    counts = "what it wrote counts" if task.commits else "it committed nothing"
-    verdict = stopped.sentence if stopped else f"It is completed, and {counts}."
-    steps = [*_cause(task, facts), *repeated, _created(task), *map(_attempt, task.attempts), *_commits(task)]
+    verdict = stopped.sentence if stopped else f"It is completed, and {_counts(task)}."
+    steps = [*_cause(task, facts), *repeated, _created(task), *_attempts(task), *_commits(task)]
     steps += map(_dead_batch, reversed(task.dead_batches))
     return Explanation(subject=f"task {task.id}", verdict=verdict, steps=steps, stopped=stopped)
+
+
+def _counts(task: TaskDetail) -> str:
+    if task.memoized_from is not None:
+        return f"did not run: task {task.memoized_from} wrote the same, and its files are used"
+    return "what it wrote counts" if task.commits else "it committed nothing"
 
 
 def concerns(step: Step, dataset: UUID) -> bool:
@@ -97,6 +102,17 @@ def _fired(key: str | None) -> str:
 def _created(task: TaskDetail) -> Step:
     partitions = f" for {', '.join(task.partitions)}" if task.partitions else ""
     return Step(kind="task", at=task.created_at, id=str(task.id), sentence=f"The task was created{partitions}.")
+
+
+def _attempts(task: TaskDetail) -> Iterator[Step]:
+    if task.memoized_from is None:
+        yield from map(_attempt, task.attempts)
+        return
+    sentence = (
+        f"Task {task.memoized_from} had read the same content, with the same config and code: nothing ran, and its"
+        " files are used."
+    )
+    yield Step(kind="memo", at=task.completed_at, id=str(task.memoized_from), sentence=sentence)
 
 
 def _attempt(attempt: AttemptRow) -> Step:

@@ -68,11 +68,17 @@ ColumnLineage = Callable[[Mapping[str, Any], Wired], Sequence[ColumnSource]]
 OutputColumns = Callable[[Mapping[str, Any], Wired], Sequence[Columns | None]]
 """By output; called only with a config that passed its own check. None: not known."""
 
+OutputKeys = Callable[[Mapping[str, Any]], Sequence[Sequence[str]]]
+"""By output; called only with a config that passed its own check."""
+
 ConfigPath = tuple[str | int, ...]
 """Keys and list indexes that lead into a config."""
 
 IgnoredSettings = Callable[[Mapping[str, Any], Sequence[Output]], Mapping[ConfigPath, str]]
 """From the config and the job's outputs; called only with a config that passed its own check."""
+
+Reproduces = Callable[[Mapping[str, Any], Sequence[str]], bool]
+"""From the config and the names of all inputs; called only with what passed the other checks."""
 
 InputsRead = Callable[[Mapping[str, Any], Sequence[str]], Collection[str]]
 """From the config and the names of all inputs; called only with what passed the other checks."""
@@ -138,12 +144,19 @@ class OperatorSpec:
     """Of which inputs it reads only the rows that their `where` keeps: on any other a `where` is refused."""
     output_columns: OutputColumns | None = None
     """The columns of its outputs, if its config determines them: queries downstream are checked against them."""
+    output_keys: OutputKeys | None = None
+    """The columns that identify a row of its outputs, if its config determines them: rows are compared by them."""
     makes_whole: Callable[[Mapping[str, Any]], bool] | None = None
     """Whether, with this config, each task makes all of the output anew: of several in a queue the newest is enough."""
     flushes: bool = False
     """Whether it collects updates until they are complete, and can send what it has before."""
     column_lineage: ColumnLineage | None = None
     """The input columns of each column of its outputs, if its config determines them."""
+    reproduces: Reproduces | None = None
+    """Whether what a task writes to files is decided by this config and the rows of its scope, and it has no other
+    effect: then files that a task wrote are used for another one that would read the same. None: never."""
+    code: int = 1
+    """The version of its code: raised by each change after which it writes other rows for the same config and rows."""
 
 
 @dataclass(frozen=True, slots=True)

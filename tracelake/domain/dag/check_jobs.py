@@ -21,7 +21,9 @@ def check_job(draft: JobDraft, catalog: Catalog, problems: Problems) -> tuple[Ou
     _check_trust(draft, operator, runtime, problems)
     if operator is not None:
         _check_operator(draft, operator, problems)
-    return _outputs(draft, operator, runtime or _TRUSTED, problems)
+    outputs = _outputs(draft, operator, runtime or _TRUSTED, problems)
+    _check_cutover(draft, operator, runtime or _TRUSTED, outputs, problems)
+    return outputs
 
 
 def _check_activation(draft: JobDraft, problems: Problems) -> None:
@@ -70,6 +72,26 @@ def _check_unique_key(draft: JobDraft, problems: Problems) -> None:
         reason = "`update_strategy: append` needs a `unique_key`: without it a row sent twice would count twice"
         hint = "such as unique_key: [block_number, log_index]"
         problems.add((*draft.path, "update_strategy"), "missing_unique_key", reason, hint)
+
+
+def _check_cutover(
+    draft: JobDraft,
+    operator: OperatorSpec | None,
+    runtime: RuntimeSpec,
+    outputs: tuple[Output, ...],
+    problems: Problems,
+) -> None:
+    """Limits need files of both versions to compare, before the release is promoted."""
+    source, reason = draft.job.source, None
+    if source is not None and source.kind is SourceKind.ALWAYS_ON:
+        reason = "a changed always_on source starts when its release is promoted: before, there is nothing to compare"
+    elif runtime.in_process or (source is not None and operator is not None and operator.forwards):
+        reason = f"operator {draft.job.operator!r} only emits events: it has no rows to compare"
+    elif any(output.storage is not Storage.PARQUET for output in outputs) or not outputs:
+        reason = "only datasets in Parquet files can be compared before a cutover, and this job has others or none"
+    if "cutover" in draft.given and reason is not None:
+        hint = "remove it, or give it to a job that writes only Parquet"
+        problems.add((*draft.path, "cutover"), "not_for_this", reason, hint, on_key=True)
 
 
 def _look_up(draft: JobDraft, catalog: Catalog, problems: Problems) -> tuple[OperatorSpec | None, RuntimeSpec | None]:

@@ -67,8 +67,6 @@ def _strategies(draft: JobDraft, catalog: Catalog) -> Iterator[Warned]:
         yield "update_strategy", reason, "remove it; a buffered dataset is declared in `publish`"
     if job.update_strategy is UpdateStrategy.REPLACE and "update_strategy" in draft.given and written and all(written):
         yield "update_strategy", " on a buffered dataset: its rows are upserted by their key", "update_strategy: append"
-    if job.unique_key and not any(written):
-        yield "unique_key", ": the dataset that is written has its key", "remove it; give it where `publish` declares"
 
 
 def _not_here(draft: JobDraft, catalog: Catalog) -> Iterator[Warned]:
@@ -97,6 +95,7 @@ def _elsewhere(draft: JobDraft, catalog: Catalog) -> Iterator[Warned]:
     if "idle_timeout" in draft.given and warm is not None and runtime is not None and not runtime.has_workers:
         yield "idle_timeout", f" on runtime {draft.job.runtime}, which has no workers to keep ready", "remove it"
     yield from _replay(draft, catalog)
+    yield from _unique_key(draft, catalog)
 
 
 def _replay(draft: JobDraft, catalog: Catalog) -> Iterator[Warned]:
@@ -105,6 +104,13 @@ def _replay(draft: JobDraft, catalog: Catalog) -> Iterator[Warned]:
         yield "replay", " on a source, which reads no dataset", "remove it"
     elif draft.job.replay and operator is not None and _writes_its_own(draft, operator):
         yield "replay", ": the job writes only its own datasets, which are made again anyway", "remove it"
+
+
+def _unique_key(draft: JobDraft, catalog: Catalog) -> Iterator[Warned]:
+    """Rows of a job's own files are compared by it; that of a declared dataset must be the same."""
+    operator = catalog.operators.get(draft.job.operator)
+    if draft.job.unique_key and operator is not None and operator.outputs.most == 0:
+        yield "unique_key", f": operator {draft.job.operator!r} writes no rows", "remove it"
 
 
 def _writes_its_own(draft: JobDraft, operator: OperatorSpec) -> bool:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
+from tracelake.domain.cutover import LIMITS
+
 SHARED = (
     "runtime",
     "execution_strategy",
@@ -42,6 +44,7 @@ FIELDS: Mapping[str, tuple[str, ...]] = MappingProxyType(
             "udf",
             "secrets",
             "replay",
+            "cutover",
             *SHARED,
         ),
         "source": (
@@ -65,6 +68,7 @@ FIELDS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "scaling": ("max_concurrency",),
         "retry": ("backoff", "max_backoff"),
         "udf": ("bundle", "sha256", "handler"),
+        "cutover": LIMITS,
         "publish": (
             "name",
             "job",

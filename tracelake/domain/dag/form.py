@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, TypeVar
 
+from tracelake.domain.cutover import Limit, read_limit
 from tracelake.domain.dag.fields import FIELDS
 from tracelake.domain.dag.problems import Problems
 from tracelake.domain.dag.yaml_nodes import Entries, Items, Node, Path, Scalar, Unreadable, kind_of, plain
@@ -126,6 +127,18 @@ class Form:
         span = f"from {format_duration(least)} to {format_duration(most)}"
         self._refuse(node, path, "bad_duration", f"a duration {span}", "such as 30s, 5m, 1h30m, or whole seconds")
         return default
+
+    def limit(self, name: str) -> Limit | None:
+        """A count, or a percentage."""
+        found = self._find(name)
+        if found is None or isinstance(found[0], Unreadable):
+            return None
+        node, path = found
+        value = read_limit(node.value) if isinstance(node, Scalar) else None
+        if value is None:
+            wanted = "a number of rows, or a percentage from 0% to 100%"
+            self._refuse(node, path, "bad_limit", wanted, "such as 0, 500, 1% or 0.5%")
+        return value
 
     def flag(self, name: str, default: bool) -> bool:
         found = self._find(name)

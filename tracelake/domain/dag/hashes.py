@@ -16,8 +16,9 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, assert_never
 
+from tracelake.domain.dag.catalog import OperatorSpec
 from tracelake.domain.dag.graph import job_order
-from tracelake.domain.dag.model import Dag, DeclaredDataset, ForeignDataset, Input, Job, JobOutput
+from tracelake.domain.dag.model import Dag, DeclaredDataset, ForeignDataset, Input, Job, JobOutput, Storage
 from tracelake.domain.filter.tree import as_json
 from tracelake.domain.ids import (
     ConfigHash,
@@ -74,6 +75,36 @@ def config_hash(job: Job, tuning: Collection[str] = ()) -> ConfigHash:
         "execution_strategy": job.execution_strategy,
     }
     return ConfigHash(_sha256(canonical_json(deciding)))
+
+
+def memo_hash(job: Job, operator: OperatorSpec | None) -> str | None:
+    """Covers what decides the rows that tasks of the job write, beside those that they read. None: something else does.
+
+    Unlike the config hash it names neither the runtime nor the datasets that are read: only their contents count.
+    """
+    if operator is None or operator.reproduces is None or not _writes_files_alone(job):
+        return None
+    names = [item.name for item in job.inputs]
+    if not operator.reproduces(job.config, names):
+        return None
+    config = job.config if operator.canonical is None else operator.canonical(job.config)
+    deciding = {
+        "operator": job.operator,
+        "config": {name: value for name, value in config.items() if name not in operator.tuning},
+        "inputs": [[item.name, _where(item), item.trigger] for item in job.inputs],
+        "outputs": len(job.outputs),
+        "update_strategy": job.update_strategy,
+        "unique_key": job.unique_key,
+        "execution_strategy": job.execution_strategy,
+    }
+    return _sha256(canonical_json(deciding))
+
+
+def _writes_files_alone(job: Job) -> bool:
+    """No user code, no secrets, no source, and no effect but files of datasets of its own."""
+    plain = job.source is None and job.bootstrap is None and job.udf is None and not job.secrets
+    own = all(output.dataset is None and output.storage is Storage.PARQUET for output in job.outputs)
+    return plain and own and bool(job.outputs) and bool(job.inputs)
 
 
 def dataset_ids(dag: Dag, org: OrgId) -> dict[JobOutput, DatasetId]:
@@ -136,9 +167,12 @@ def _wire(item: Input) -> dict[str, Any]:
             upstream = ["dataset", name]
         case _:
             assert_never(item.upstream)
-    where = None if item.where is None else as_json(item.where)
     # Included only if it is not the default, so that earlier hashes do not change.
-    return {"name": item.name, "from": upstream, "where": where} | ({} if item.trigger else {"trigger": False})
+    return {"name": item.name, "from": upstream, "where": _where(item)} | ({} if item.trigger else {"trigger": False})
+
+
+def _where(item: Input) -> Any:
+    return None if item.where is None else as_json(item.where)
 
 
 def _sha256(text: str) -> str:

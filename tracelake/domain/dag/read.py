@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
+from tracelake.domain.cutover import LIMITS, Limit
 from tracelake.domain.dag.buffered import MARKS, BufferedDraft, read_declaration
 from tracelake.domain.dag.catalog import RuntimeSpec
 from tracelake.domain.dag.draft import DagDraft, InputDraft, JobDraft, OutputDraft, PublicationDraft, Reference
@@ -120,10 +121,23 @@ def _read_job(own: Form, shared: Form, runtimes: Mapping[str, RuntimeSpec]) -> J
         udf=_udf(own),
         secrets=own.texts("secrets", SECRET),
         replay=own.flag("replay", default=False),
+        cutover=_cutover(own),
     )
     _check_resume_mark(shared, "depth", job.max_queue_depth, job.resume_queue_depth)
     _check_resume_mark(shared, "age", job.max_queue_age_seconds, job.resume_queue_age_seconds)
     return JobDraft(own.path, own.given, job, _inputs(own), _outputs(own, job.name))
+
+
+def _cutover(own: Form) -> dict[str, Limit]:
+    form = own.form("cutover")
+    if form is None:
+        return {}
+    node = own.node("cutover")
+    if isinstance(node, Entries) and not node.entries:
+        hint = f"one of: {', '.join(LIMITS)}"
+        own.problems.add((*own.path, "cutover"), "empty", "no limit is given here", hint)
+    found = {name: form.limit(name) for name in LIMITS}
+    return {name: limit for name, limit in found.items() if limit is not None}
 
 
 def _check_resume_mark(form: Form, what: str, most: int | None, resume: int | None) -> None:

@@ -83,6 +83,10 @@ def table_columns(config: Mapping[str, Any], _wired: Wired) -> Sequence[Columns 
     return [COLUMNS[table] for table in config.get("tables") or ALL]
 
 
+def table_keys(config: Mapping[str, Any]) -> Sequence[Sequence[str]]:
+    return [KEYS[table] for table in config.get("tables") or ALL]
+
+
 def check_tables(config: Mapping[str, Any], wired: Wired, *, more: int = 0) -> Iterator[ConfigProblem]:
     """Check at deploy that there is one output for each table, in their order, and at most `more` others."""
     tables = tuple(config.get("tables") or ALL)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Final
+from uuid import UUID
 
 from tracelake.errors import InvalidRequest, NotFound
 from tracelake.wire.user_datasets import DatasetDetail, GenerationRow
 from tracelake.wire.user_diff import DiffQuery
+from tracelake.wire.user_releases import ReleaseComparison
 
 SHORTEST: Final = 4
 """Of the beginning of an id: shorter ones would be taken for commits too often."""
@@ -16,8 +18,10 @@ DIGITS: Final = 18
 """Of a commit; a longer number is none, and would not fit into the database."""
 
 
-def sides_of(dataset: DatasetDetail, query: DiffQuery) -> tuple[int, int]:
+def sides_of(dataset: DatasetDetail, query: DiffQuery, built: ReleaseComparison | None = None) -> tuple[int, int]:
     """The commits. Whether there are such is found when they are read."""
+    if built is not None:
+        return _last_of(dataset, built.former), _last_of(dataset, built.generation)
     served = next((item for item in dataset.generations if item.current and item.last_commit), None)
     if query.a is not None and query.b is not None:
         return _commit(dataset, query.a, "query a"), _commit(dataset, query.b, "query b")
@@ -30,6 +34,17 @@ def sides_of(dataset: DatasetDetail, query: DiffQuery) -> tuple[int, int]:
     if newest > served.last_commit:
         return served.last_commit, newest
     return _before(dataset, served, served.last_commit), served.last_commit
+
+
+def _last_of(dataset: DatasetDetail, version: UUID) -> int:
+    last = next((item.last_commit for item in dataset.generations if item.dataset_version == version), None)
+    if last is None:
+        raise NotFound(
+            f"generation {version} has no commit yet",
+            where="query release",
+            hint="`trace release show` says how far it is built",
+        )
+    return last
 
 
 def _before(dataset: DatasetDetail, generation: GenerationRow, commit: int) -> int:

@@ -103,7 +103,8 @@ class StagedFiles:
         if source is not None:
             shutil.copyfile(source, path)
         else:
-            path.write_bytes(self._objects.get(name))
+            with path.open("wb") as file:
+                file.writelines(self._objects.chunks(name))
         path.chmod(0o444)
 
     def _drop_unused(self) -> None:

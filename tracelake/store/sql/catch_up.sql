@@ -74,7 +74,10 @@ ON CONFLICT (dedupe_key) WHERE dedupe_key IS NOT NULL AND status IN ('Pending', 
 -- long queue ($1), or that are paused, wait; those of versions that no longer run are deleted by `forget`.
 SELECT c.job_id, c.dataset_uuid, r.dataset_version, r.makes_whole, c.stage, c.after_start, c.after_key, c.after_time,
        c.after_event, c.requested_at > now() - $2::interval AS soon, c.requested_at + $2::interval AS settled_at,
-       m.release_id IS NOT NULL AS builds
+       m.release_id IS NOT NULL AS builds, j.output_datasets,
+       -- Another version has the same job: what its tasks wrote may be what those of this one would write.
+       j.memo_hash IS NOT NULL AND EXISTS (
+           SELECT FROM jobs o WHERE o.org_id = j.org_id AND o.memo_hash = j.memo_hash AND o.id <> j.id) AS may_reuse
   FROM catch_ups c
   JOIN jobs j ON j.id = c.job_id
   JOIN running_versions a ON a.org_id = j.org_id AND a.dag_name = j.dag_name AND a.dag_version_id = j.dag_version_id
@@ -192,7 +195,8 @@ SELECT e.kind::text, e.partition_key, lower(e.block_range) AS start, upper(e.blo
 -- job ($1) has not processed in this generation ($2, $3) become tasks under the keys that routing gives them, so that
 -- neither makes a task that the other has made; at most $12. Work that has a task is left alone, unless with $13 that task
 -- failed or was canceled for good. A job that makes its whole output anew needs no task while one is queued: that one reads
--- everything. $14: the units are of the past, whenever they were made. Units about all of a dataset are left out where the
+-- everything. $14: the units are of the past, whenever they were made. $15: no task is woken, and their
+-- ids are returned. Units about all of a dataset are left out where the
 -- job gets a task for each partition, and partitions that such a unit announced where it gets one for each update. A job
 -- that takes no history gets tasks only for what came since its version was activated.
 WITH units AS (
@@ -244,7 +248,7 @@ WITH units AS (
            u.dedupe_key, u.event_id, h.history,
            CASE WHEN u.partition_key IS NOT NULL THEN ARRAY[u.partition_key] END,
            trigger_of($2, $3, u.cursor_value, u.partition_key, u.block_range, u.commit_number),
-           CASE WHEN j.max_concurrency IS NULL THEN now() END
+           CASE WHEN j.max_concurrency IS NULL AND NOT $15::boolean THEN now() END
       FROM job j
      CROSS JOIN lacking u
      CROSS JOIN LATERAL (
@@ -274,7 +278,7 @@ WITH units AS (
      WHERE c.woken_at IS NOT NULL
      ORDER BY c.id
 )
-SELECT count(*) FROM created;
+SELECT count(*) AS created, CASE WHEN $15 THEN array_agg(id ORDER BY id) END AS held FROM created;
 
 -- name: list_unfinished
 -- Of these units of an input ($4 to $11, as for `create_lacking`), those that the job ($1) has not processed in this

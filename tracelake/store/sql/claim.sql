@@ -32,7 +32,7 @@ WITH asked AS (
     SELECT id, attempt, org_id, lease_token, worker_id, started_at FROM claimed
 ), pinned AS (
     SELECT c.id AS task_id, c.attempt, c.org_id, i.position, i.dataset_uuid, i.where_tree, i.name AS alias, i.triggers, d.name,
-           v.id AS version, v.storage_location, h.last_commit
+           v.id AS version, v.storage_location, v.shares_files, h.last_commit
       FROM claimed c
       JOIN job_inputs i ON i.job_id = c.job_id
       JOIN datasets d ON d.id = i.dataset_uuid
@@ -56,7 +56,7 @@ WITH asked AS (
 SELECT c.id AS task_id, c.org_id, c.job_id, c.status::text, c.attempt, c.lease_token, c.lease_expires_at, c.timeout_seconds,
        c.input_versions::text AS trigger, c.invalidation_id, c.bootstrap::text,
        (SELECT jsonb_agg(input_ref(p.dataset_uuid, p.version, p.last_commit, p.name, p.alias, p.storage_location, p.where_tree,
-                                   p.triggers) ORDER BY p.position)
+                                   p.triggers) || jsonb_build_object('shares_files', p.shares_files) ORDER BY p.position)
           FROM pinned p WHERE p.task_id = c.id)::text AS inputs,
        (SELECT s.state FROM operator_state s
          WHERE s.org_id = c.org_id AND s.job_id = c.job_id AND s.state_key = 'default')::text AS state,

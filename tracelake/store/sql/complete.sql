@@ -15,7 +15,8 @@ SELECT a.n, t.org_id, t.job_id, t.status::text, t.started_at, awaits_completion(
 -- Ends attempts, however they ended, as many as there are completions: fence, task, history, events, operator state,
 -- processed inputs, bootstraps, invalidations and failure alerts ($4). With $1 the events are routed in the same statement, their
 -- outbox entries are written as done, and the wake-ups of the new tasks are left to replica $2 for $3; without, entries
--- to route them are written. Events about partitions whose content is the same as before are only recorded.
+-- to route them are written. Tasks whose outputs may be used again get their memo key ($33: the code of each
+-- operator). Events about partitions whose content is the same as before are only recorded.
 -- A row for each completion whose attempt and lease are the current ones, with its number; then, without a number, a row
 -- for each new task, with the outbox entry of its wake-up unless it waits for a slot.
 WITH asked AS (
@@ -28,7 +29,7 @@ WITH asked AS (
            a.reports, a.requests, a.bytes, t.id, t.org_id, t.job_id, t.attempt, t.status, t.completion_hash, t.completion_answer, t.invalidation_id,
            t.input_versions, t.started_at, t.history, awaits_completion(t) AS open, c.platform_failures,
            t.status = 'Failed' AND t.next_retry_at IS NULL AS was_final,
-           j.dag_name, j.name AS job_name, j.lineage_id, j.makes_whole, j.max_concurrency,
+           j.dag_name, j.name AS job_name, j.lineage_id, j.makes_whole, j.max_concurrency, j.memo_hash,
            j.source ->> 'kind' = 'always_on' AS restarts,
            -- An attempt that the platform ended counts against another limit than those that the job ended itself.
            CASE WHEN NOT a.retryable OR a.ends_as <> 'Failed' THEN NULL
@@ -58,6 +59,8 @@ WITH asked AS (
            fault = e.fault, platform_failures = e.platform_failures + (e.fault IS NOT DISTINCT FROM 'platform')::int,
            outputs = e.outputs::jsonb, progress = coalesce(e.progress, t.progress), completion_hash = e.hash,
            node_requests = t.node_requests + e.requests, bytes_written = t.bytes_written + e.bytes,
+           memo_key = CASE WHEN e.memo_hash IS NOT NULL AND e.ends_as = 'Completed' AND e.commits IS NOT NULL
+                           THEN memo_key(e.id, $33::jsonb) END,
            completion_answer = jsonb_build_object(
                'status', e.ends_as, 'next_retry_at', e.next_retry_at, 'commits', e.commits)
       FROM ending e

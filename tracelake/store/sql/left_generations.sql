@@ -23,7 +23,8 @@ SELECT v.id AS dataset_version, v.dataset_uuid, v.org_id, v.storage_location
 
 -- name: remove_generation
 -- Removes the partitions of a generation, and forgets what the jobs that wrote it have done: keys, processed inputs and state. So a
--- version that is activated again builds it anew. How many partitions.
+-- version that is activated again builds it anew. Generations that were removed before, and kept files for this one, are
+-- looked at again. How many partitions.
 WITH writers AS MATERIALIZED (
     SELECT j.id, j.lineage_id
       FROM dag_version_datasets s
@@ -43,6 +44,13 @@ WITH writers AS MATERIALIZED (
     DELETE FROM processed_inputs p WHERE p.lineage_id IN (SELECT w.lineage_id FROM writers w)
 ), states AS (
     DELETE FROM operator_state s USING writers w WHERE s.job_id = w.id
+), reopened AS (
+    UPDATE removed_generations g SET files_deleted_at = NULL
+      FROM dataset_versions v
+     WHERE v.id = $1 AND v.shares_files AND g.dataset_uuid = v.dataset_uuid AND g.dataset_version <> v.id
+       AND g.files_deleted_at IS NOT NULL
+       AND EXISTS (SELECT FROM partition_versions p
+                    WHERE p.dataset_version = v.id AND starts_with(p.location, g.storage_location))
 ), removed AS (
     DELETE FROM partition_versions WHERE dataset_version = $1 RETURNING 1
 )

@@ -59,7 +59,7 @@ UPDATE orphan_file_marks SET swept_until = $1;
 
 -- name: mark_replaced_partitions
 -- Marks the files of partitions as removed that were replaced by a commit older than $1, unless a running task has pinned
--- a commit at which they were current.
+-- a commit at which they were current, or a partition that is current or was replaced later has the same files.
 UPDATE partition_versions p
    SET files_removed_at = now()
   FROM (SELECT r.dataset_version, r.partition_key, r.valid_from
@@ -70,6 +70,12 @@ UPDATE partition_versions p
                SELECT FROM tasks t
                  JOIN task_inputs i ON i.task_id = t.id AND i.attempt = t.attempt
                 WHERE t.status = 'Running' AND i.input_dataset_uuid = r.dataset_uuid AND r.commits @> i.input_commit)
+           AND NOT EXISTS (
+               SELECT FROM partition_versions o
+                 LEFT JOIN commits e ON e.dataset_uuid = o.dataset_uuid AND e.number = o.valid_to
+                WHERE o.location = r.location AND o.files_removed_at IS NULL AND o.files = r.files
+                  AND (o.dataset_version, o.valid_from) <> (r.dataset_version, r.valid_from)
+                  AND (o.valid_to IS NULL OR e.created_at >= now() - $1::interval))
          LIMIT $2) AS old
  WHERE (p.dataset_version, p.partition_key, p.valid_from) = (old.dataset_version, old.partition_key, old.valid_from)
 RETURNING p.dataset_version, p.partition_key, p.location,

@@ -182,8 +182,8 @@ SELECT m.dag_name, m.dag_version_id, m.former_version_id, c.dag_version_id AS ac
 UPDATE release_members SET builds = false WHERE release_id = $1;
 
 -- name: mark_serving
--- A release serves.
-UPDATE releases SET state = 'Serving', promoted_at = now(), message = NULL WHERE id = $1;
+-- A release serves; $2: what it was promoted in spite of.
+UPDATE releases SET state = 'Serving', promoted_at = now(), message = $2 WHERE id = $1;
 
 -- name: mark_standby
 -- A release was rolled back; the one before it, whose versions are active again, serves.

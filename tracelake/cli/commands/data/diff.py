@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from typing import TYPE_CHECKING, Annotated, Any
+from uuid import UUID
 
 import typer
 
@@ -23,7 +24,15 @@ Second = Annotated[
 Key = Annotated[
     str | None,
     typer.Option(
-        "--key", help="Columns that identify a row: A,B. Without, whole rows are compared.", metavar="COLUMNS"
+        "--key",
+        help="Columns that identify a row: A,B. Without, those that the dataset is known by.",
+        metavar="COLUMNS",
+    ),
+]
+Release = Annotated[
+    UUID | None,
+    typer.Option(
+        "--release", help="Instead of A and B: what serves, and what this release has built.", metavar="RELEASE"
     ),
 ]
 Blocks = Annotated[str | None, typer.Option("--range", help="Only these blocks: A-B, both included.", metavar="RANGE")]
@@ -35,6 +44,7 @@ def diff(
     a: First = None,
     b: Second = None,
     *,
+    release: Release = None,
     key: Key = None,
     blocks: Blocks = None,
     rows: Rows = 10,
@@ -45,13 +55,15 @@ def diff(
 
     A and B are commits, or generations by the beginning of their id, as of their last commit. Without B, A is compared
     with what is served. Without both, what is served is compared with a newer generation that is being built; if there
-    is none, with the commit before its last. The exit code is 1 if they differ.
+    is none, with the commit before its last. Rows are compared by `--key`, or by the columns that the dataset is known
+    by, or as a whole. The exit code is 1 if they differ.
     """
     from tracelake.cli import printing
     from tracelake.cli.api import remote
     from tracelake.wire.user_diff import DiffAnswer
 
-    query = {name: value for name, value in (("a", a), ("b", b), ("key", key)) if value is not None}
+    given = ("a", a), ("b", b), ("key", key), ("release", None if release is None else str(release))
+    query = {name: value for name, value in given if value is not None}
     with remote(home) as gateway:
         asked = {**query, **_span(blocks), "rows": rows}
         answer = gateway.call("diff_dataset", DiffAnswer, query=asked, repeatable=True, dataset=dataset)
@@ -85,6 +97,8 @@ def _show(answer: DiffAnswer) -> None:
         [
             ("A", _side(answer.a)),
             ("B", _side(answer.b)),
+            ("key", ", ".join(answer.key) or None),
+            ("note", answer.note),
             ("not read", f"{answer.shared_rows:,} rows in files that both have" if answer.shared_rows else None),
             (f"{what} only in A", f"{answer.only_a:,}"),
             (f"{what} only in B", f"{answer.only_b:,}"),

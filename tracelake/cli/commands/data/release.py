@@ -20,7 +20,13 @@ app = typer.Typer(
 
 Id = Annotated[UUID, typer.Argument(help="The release: `trace release list`.", metavar="RELEASE", show_default=False)]
 Wait = Annotated[bool, typer.Option("--wait", help="Show the progress, until it is ready.")]
-Force = Annotated[bool, typer.Option("--force", help="Also if it is not ready: what is missing is built afterwards.")]
+Force = Annotated[
+    bool,
+    typer.Option("--force", help="Also if it is not ready or exceeds a limit; what is missing is built afterwards."),
+]
+Diff = Annotated[
+    bool, typer.Option("--diff", help="Compare what it has built with what serves, and show how they differ.")
+]
 
 
 @app.command("list")
@@ -41,10 +47,14 @@ def list_(home: Home = None, json: Json = False) -> None:
 
 
 @app.command("show")
-def show(release: Id, wait: Wait = False, home: Home = None, json: Json = False) -> None:
-    """Show a release, and how far it is built. With `--wait`, the exit code is 1 if it does not become ready."""
+def show(release: Id, wait: Wait = False, diff: Diff = False, home: Home = None, json: Json = False) -> None:
+    """Show a release, and how far it is built. With `--wait`, the exit code is 1 if it does not become ready.
+
+    With `--diff`, every dataset that was there before is compared on Spark, unless it was as it is now.
+    """
     from tracelake.cli import render
     from tracelake.cli.api import remote
+    from tracelake.cli.release_diffs import compare, print_comparisons
     from tracelake.cli.releases import follow, next_step, print_release
     from tracelake.wire.user_releases import ReleaseDetail
 
@@ -52,7 +62,11 @@ def show(release: Id, wait: Wait = False, home: Home = None, json: Json = False)
         found = gateway.call("show_release", ReleaseDetail, release=str(release))
         if wait:
             found = follow(gateway, found.release, quiet=json, until_serving=found.release.when_ready)
+        if diff:
+            found = compare(gateway, release, quiet=json)
     print_release(found, json=json)
+    if not json:
+        print_comparisons(found, columns=diff)
     if not json and (step := next_step(found)):
         render.note(step)
     if wait and found.release.state in {"Building", "Abandoned"}:
@@ -61,19 +75,24 @@ def show(release: Id, wait: Wait = False, home: Home = None, json: Json = False)
 
 @app.command("promote", short_help="Make all versions of a release active, at once.")
 def promote(release: Id, force: Force = False, yes: Yes = False, home: Home = None, json: Json = False) -> None:
-    """Make all versions of a release that is ready the active ones, in one transaction."""
+    """Make all versions of a release that is ready the active ones, in one transaction.
+
+    If a job of it has limits (`cutover`), its datasets are compared first: a release that exceeds one is not promoted.
+    """
     from tracelake.cli.api import remote
+    from tracelake.cli.release_diffs import disregarded, until_compared
     from tracelake.wire.user_releases import PromoteRequest, ReleaseDetail, SwitchAnswer
 
     with remote(home) as gateway:
         if force:
             found = gateway.call("show_release", ReleaseDetail, release=str(release))
-            missing = sum(member.planned - member.done for member in found.members)
-            if missing:
-                confirm(f"{missing} partitions are not built: their rows are missing until they are.", yes=yes)
-        done = gateway.call(
-            "promote_release", SwitchAnswer, body=PromoteRequest(force=force), repeatable=True, release=str(release)
-        )
+            if sentences := list(disregarded(found)):
+                confirm(" ".join(sentences), yes=yes)
+        body = PromoteRequest(force=force)
+        done = gateway.call("promote_release", SwitchAnswer, body=body, repeatable=True, release=str(release))
+        if done.release.state == "Ready":
+            until_compared(gateway, done.release, quiet=json)
+            done = gateway.call("promote_release", SwitchAnswer, repeatable=True, release=str(release))
     _print(done, "serves", json=json)
 
 

@@ -240,6 +240,7 @@ def _show(found: TaskDetail) -> None:
             ("for", found.partitions),
             ("error", found.error),
             ("canceled", found.cancel_reason),
+            ("files of task", found.memoized_from),
             ("next try", found.next_retry_at),
             ("made", found.created_at),
             ("ended", found.completed_at),

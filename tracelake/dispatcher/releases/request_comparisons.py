@@ -1,0 +1,26 @@
+"""Requests the comparisons of a release that have not been made as its datasets are now."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+import asyncpg
+
+from tracelake.dispatcher.releases.show import find_release, show_release
+from tracelake.errors import Conflict
+from tracelake.store.queries import queries
+from tracelake.wire.user_releases import ReleaseDetail
+
+
+async def request_comparisons(pool: asyncpg.Pool, org_id: UUID, release_id: UUID) -> ReleaseDetail:
+    """One that serves, or did, keeps what was found before."""
+    release = await find_release(pool, org_id, release_id)
+    if release.state in {"Abandoned", "Retired"}:
+        raise Conflict(
+            f"this release is {release.state}: what it has built is removed, or will be",
+            where=str(release_id),
+            hint="deploy its files again: `trace deploy FILE...`",
+        )
+    if release.state in {"Building", "Ready"}:
+        await pool.execute(queries("comparisons")["request_comparisons"], release_id)
+    return await show_release(pool, org_id, release_id)
