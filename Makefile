@@ -28,7 +28,7 @@ test: setup ## the tests, in three processes (ARGS="tests/store -x", WORKERS=0 f
 # Each option of tests/conftest.py that says how long or how many, large.
 LONG := --timeout 3600 --storm-seconds 180 --fault-seconds 120 --storms 20 \
 	--sql-examples 1000 --bomb-examples 1000 --prefix-examples 5000 --version-examples 300 --parity-examples 40000 \
-	--scale-ins 1000 --generated-code
+	--scale-ins 1000 --switch-reads 10000 --generated-code
 
 test-all: override ARGS := $(LONG) $(ARGS)
 test-all: test ## as test, with long storms and many made-up examples; over an hour

@@ -55,6 +55,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--sql-examples", type=int, default=40, help="how many queries the SQL fuzzer makes up")
     parser.addoption("--bomb-examples", type=int, default=25, help="how many queries of huge values are made up")
     parser.addoption("--version-examples", type=int, default=8, help="how many histories of DAG versions are made up")
+    parser.addoption("--switch-reads", type=int, default=600, help="reads during switches; a switch for each hundred")
     parser.addoption("--bomb-seed", type=int, default=1, help="which ones")
     parser.addoption("--parity-examples", type=int, default=400, help="how many expressions two engines compute")
     parser.addoption("--parity-seed", type=int, default=1, help="which ones")

@@ -117,15 +117,13 @@ def test_what_the_running_system_refuses_in_a_dag_is_printed_line_by_line(trace:
 
 @pytest.mark.usefixtures("running")
 def test_a_field_without_effect_is_a_warning_in_validate_and_in_deploy(trace: Trace, file: Path) -> None:
-    file.write_text(
-        DAG.replace("    runtime: ecs_platform\n", "    runtime: ecs_platform\n    execution_strategy: PerPartition\n")
-    )
-    line = f"{file}:11:5: warning: jobs[1].execution_strategy: `execution_strategy` has no effect yet"
+    file.write_text(DAG.replace("    runtime: ecs_platform\n", "    runtime: ecs_platform\n    replay: true\n"))
+    line = f"{file}:11:5: warning: jobs[1].replay: `replay` has no effect"
     for verb in ("validate", "deploy", "deploy"):
         output = trace("dag", verb, str(file), at_home=verb != "validate")
         assert (output.code, output.err.startswith(line)) == (0, True), output.err
     (warning,) = trace("dag", "validate", str(file), "--json", at_home=False).json["warnings"]
-    assert (warning["field"], warning["code"]) == ("jobs[1].execution_strategy", "no_effect")
+    assert (warning["field"], warning["code"]) == ("jobs[1].replay", "no_effect")
     assert trace("dag", "deploy", str(file), "--json").json["deployed"]["warnings"] == [warning]
     file.write_text(file.read_text().replace("job: fetch}}", "job: fetchr}}"))
     for verb in ("validate", "deploy"):
@@ -447,3 +445,17 @@ def test_a_bundle_that_cannot_be_is_refused_before_anything_is_sent(trace: Trace
     assert "link.py is a link" in trace("udf", "push", str(code)).err
     assert "no such" in trace("udf", "push", str(tmp_path / "nowhere.zip")).err.lower()
     assert trace("udf", "list", "--json").json["bundles"] == []
+
+
+@pytest.mark.usefixtures("running")
+def test_a_dag_is_deleted_after_it_was_deactivated_and_the_user_agreed(trace: Trace, file: Path) -> None:
+    assert trace("dag", "deploy", str(file), "--activate").code == 0
+    refused = trace("dag", "delete", "shop", "--yes")
+    assert (refused.code, "`trace dag deactivate shop`" in refused.err) == (1, True)
+    assert trace("dag", "deactivate", "shop", "--yes").code == 0
+    asked = trace("dag", "delete", "shop")
+    assert (asked.code, "This deletes DAG shop: 1 versions" in asked.err) == (1, True), asked.err
+    deleted = trace("dag", "delete", "shop", "--yes", "--json").json
+    assert (deleted["changed"], deleted["versions"]) == (True, 1)
+    assert trace("dag", "delete", "shop", "--yes").out == "it was deleted before\n"
+    assert trace("dag", "list", "--json").json["dags"] == []

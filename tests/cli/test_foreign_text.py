@@ -48,6 +48,7 @@ ARGUMENTS: Mapping[str, tuple[tuple[str, ...], ...]] = {
     "dag show": (("shop",), ("shop", "--yaml")),
     "dag activate": (("shop", ID),),
     "dag deactivate": (("shop", "--yes"),),
+    "dag delete": (("shop", "--yes"),),
     "plan": (("shop.yaml",), ("wrong.yaml",)),
     "deploy": (("shop.yaml",), ("shop.yaml", "--when-ready", "--wait"), ("wrong.yaml",)),
     "release list": ((),),

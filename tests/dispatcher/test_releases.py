@@ -429,8 +429,11 @@ def keys(found: Relation) -> list[str]:
     return [partition.partition_key for partition in found.cold.partitions]
 
 
-async def test_readers_during_promotions_and_rollbacks_see_one_group_or_the_other(control: Control, org: Org) -> None:
-    """More rounds prove no more: each has readers before, between and after both switches."""
+async def test_readers_during_promotions_and_rollbacks_see_one_group_or_the_other(
+    control: Control, org: Org, pytestconfig: pytest.Config
+) -> None:
+    """At least so many switches, and reads while they are made: none is of both groups, and none finds nothing."""
+    most, switches = pytestconfig.getoption("switch_reads"), 0
     served_pairs = {await pair(control, org)}
     seen: list[tuple[UUID, UUID]] = []
     stop = asyncio.Event()
@@ -440,12 +443,13 @@ async def test_readers_during_promotions_and_rollbacks_see_one_group_or_the_othe
             seen.append(await pair(control, org))
 
     readers = [asyncio.create_task(read()) for _ in range(4)]
-    for _ in range(5):
+    while switches < most // 100 or len(seen) < most:
         release = await started(control, org, MILL.format(2, 1))
         await build(control)
         await promoted(control, org, release)
         served_pairs.add(await pair(control, org))
         await rolled_back(control, org, release)
+        switches += 2
     stop.set()
     await asyncio.gather(*readers)
     assert len(served_pairs) == 2

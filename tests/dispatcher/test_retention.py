@@ -51,7 +51,15 @@ STATIC = {
         *("orgs", "users", "org_roles", "org_role_memberships", "worker_tokens", "url_keys"),
         *("alert_channels", "alert_definitions", "alert_definition_channels", "backfills"),
         # Rows of deployed versions: as many as there are versions.
-        *("dag_versions", "dag_current_versions", "jobs", "datasets", "dag_version_datasets", "job_inputs"),
+        *(
+            "dag_versions",
+            "deleted_versions",
+            "dag_current_versions",
+            "jobs",
+            "datasets",
+            "dag_version_datasets",
+            "job_inputs",
+        ),
         *("column_lineage", "buffered_datasets", "dataset_heads"),
         # One for each time that somebody deploys or activates.
         *("dag_activations", "releases", "release_members"),

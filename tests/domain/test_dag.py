@@ -27,6 +27,7 @@ from tracelake.domain.dag.model import (
     UpdateStrategy,
 )
 from tracelake.domain.dag.parse import parse_dag
+from tracelake.domain.dag.yaml_nodes import read_name
 from tracelake.domain.filter.parse import parse_where
 from tracelake.domain.ids import DatasetName, JobName
 from tracelake.domain.pressure import Priority
@@ -246,3 +247,19 @@ def test_a_chain_of_a_thousand_jobs(catalog: Catalog) -> None:
     head = "name: long\ndefaults: {runtime: platform}\njobs:\n- {name: j0, operator: pull, source: {kind: manual}}\n"
     dag = parse_dag(head + "\n".join(reversed(rows)), catalog)
     assert job_order(dag) == tuple(f"j{i}" for i in range(1000))
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("name: a\njobs: [", "a"),
+        ("jobs: [{name: b}]\nname: a\n", "a"),
+        ("name: [a]\n", None),
+        ("name: 5\n", None),
+        ("- name: a\n", None),
+        ("", None),
+        ("x: 1\n", None),
+    ],
+)
+def test_the_name_of_a_document_is_read_without_the_rest(text: str, name: str | None) -> None:
+    assert read_name(text) == name

@@ -10,6 +10,7 @@ from tracelake.dispatcher.dags.catalog import operators
 from tracelake.dispatcher.runtimes.known import runtime_specs
 from tracelake.domain.dag.catalog import Catalog
 from tracelake.domain.dag.parse import parse_dag
+from tracelake.errors import InvalidDag
 from tracelake.settings import RUNTIMES
 
 CATALOG = Catalog(operators(), runtime_specs(RUNTIMES))
@@ -36,17 +37,22 @@ def warned(text: str) -> list[tuple[int, str, str]]:
     return [(warning.line, warning.field, warning.code) for warning in parse_dag(text, CATALOG).warnings]
 
 
-@pytest.mark.parametrize("given", ["execution_strategy: PerPartition", "unique_key: [a]"])
-def test_a_field_that_nothing_reads_yet_is_warned_of_where_it_stands(given: str) -> None:
-    name = given.partition(":")[0]
-    assert warned(dag(total=given)) == [(6, f"jobs[2].{name}", "no_effect")]
-    if name != "unique_key":
-        assert warned(dag(defaults=given)) == [(2, f"defaults.{name}", "no_effect")]  # once, for all jobs
+def test_a_key_is_compared_with_the_one_of_the_buffered_dataset_that_is_written() -> None:
+    assert warned(dag(total="update_strategy: append, unique_key: [a]")) == []
+    with pytest.raises(InvalidDag, match="'rows' are identified by a"):
+        parse_dag(dag(total="update_strategy: append, unique_key: [b]"), CATALOG)
+    parse_dag(dag(total="unique_key: [b]"), replace(CATALOG, deployed=True))  # it was accepted once, and runs
 
 
-def test_append_is_warned_of_with_the_key_that_it_asks_for() -> None:
-    found = warned(dag(total="update_strategy: append, unique_key: [a]"))
-    assert found == [(6, "jobs[2].update_strategy", "no_effect"), (6, "jobs[2].unique_key", "no_effect")]
+def test_a_strategy_is_warned_of_where_the_dataset_has_another() -> None:
+    assert warned(dag(output="own", total="unique_key: [a]")) == [], "comparisons match rows by it"
+    assert warned(dag(total="update_strategy: replace")) == [(6, "jobs[2].update_strategy", "no_effect")]
+    assert warned(dag(output="own", total="update_strategy: replace")) == []
+
+
+def test_one_task_for_each_partition_is_warned_of_where_each_reads_all_partitions() -> None:
+    full = dag(output="own", total="execution_strategy: PerPartition").replace("FROM cut}", "FROM cut, mode: full}")
+    assert warned(full) == [(6, "jobs[2].execution_strategy", "no_effect")]
 
 
 OF_TASKS = (
@@ -98,6 +104,7 @@ def test_how_an_always_on_source_is_restarted_is_not_warned_of() -> None:
         "idle_timeout: never",
         "idle_timeout: 5m",
         "execution_strategy: PerUpdate",
+        "execution_strategy: PerPartition",
         "timeout_seconds: 5",
     ],
 )

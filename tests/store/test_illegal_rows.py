@@ -57,6 +57,7 @@ LEGAL: dict[str, Row] = {
         "location": "s3://bundles/new.zip",
     },
     "dag_versions": {"org_id": uid("org a"), "dag_name": "new", "yaml_hash": "h", "yaml": "y"},
+    "deleted_versions": {"org_id": uid("org a"), "dag_version_id": uid("dag a"), "deleted_by": uid("user a")},
     "dag_current_versions": {"org_id": uid("org a"), "dag_name": "dag", "dag_version_id": uid("dag a")},
     "jobs": {
         "org_id": uid("org a"),
@@ -802,6 +803,11 @@ CASES = [
         "dataset_heads",
         ("a head is of a dataset of its org", "dataset_of_same_org", {"dataset_uuid": uid("data b2")}),
         ("a head counts from 1", "count_from_one", {"last_commit": 0}),
+    ),
+    *of(
+        "deleted_versions",
+        ("a deleted version is of its org", "version_of_same_org", {"dag_version_id": uid("dag b")}),
+        ("a version is deleted by a user of its org", "user_of_same_org", {"deleted_by": uid("user b")}),
     ),
     *of(
         "removed_generations",

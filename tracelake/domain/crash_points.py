@@ -12,6 +12,8 @@ POINTS: Final = (
     "activate_dag.after_commit",
     "deactivate_dag.before_commit",
     "deactivate_dag.after_commit",
+    "delete_dag.before_commit",
+    "delete_dag.after_commit",
     "drop_dataset.before_commit",
     "drop_dataset.after_commit",
     "trigger.before_commit",

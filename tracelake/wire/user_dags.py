@@ -127,6 +127,26 @@ class DeactivateAnswer(Message, frozen=True):
     canceled_tasks: int
 
 
+class DeleteDagQuery(Message, frozen=True):
+    dry_run: bool = False
+    """Only count what would be removed, or say why it is refused."""
+
+
+class DeleteDagAnswer(Message, frozen=True):
+    dag_name: str
+    changed: bool
+    """False: it was a dry run, or the DAG had been deleted before."""
+    versions: int
+    jobs: int
+    """Of all versions."""
+    generations: int
+    """Generations of files that are removed."""
+    partitions: int
+    bytes: int
+    tables: list[str]
+    """Datasets whose rows are in Postgres tables: these stay."""
+
+
 class TriggerRequest(Message, frozen=True):
     """At most one of cursor, partition and range; none of them: something is new."""
 

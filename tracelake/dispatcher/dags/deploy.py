@@ -126,6 +126,8 @@ async def insert_version(
     created = await connection.fetchval(sql, version, org, dag.name, dag.yaml_hash, new.text, user_id, foreign)
     if created is not None:
         await _NewVersion(connection, org, version, new, bucket).insert()
+    else:
+        await connection.execute(queries("delete_dag")["restore_version"], version)
     return version, created is not None
 
 

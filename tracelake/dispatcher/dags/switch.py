@@ -7,6 +7,7 @@ Switches of an organisation are serialized, so that two of them cannot take the 
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from uuid import UUID
@@ -191,9 +192,8 @@ class _Switch:
         names = [publication.name for publication in named.values()]
         await self._refuse_lost_names(list(named), names)
         await self.connection.execute(sql["clear_names"], self.org, self.dag.name, list(named), names)
-        for dataset, publication in named.items():
-            roles = [f"role:{role}" for role in publication.read_roles]
-            await self.connection.execute(sql["set_name"], self.org, dataset, publication.name, roles)
+        roles = [json.dumps([f"role:{role}" for role in publication.read_roles]) for publication in named.values()]
+        await self.connection.execute(sql["set_names"], self.org, list(named), names, roles)
         kinds = storage_kinds(self.dag)
         await self.connection.execute(
             sql["set_storage"], self.org, [ids[output] for output in kinds], [str(kind) for kind in kinds.values()]

@@ -26,6 +26,7 @@ from tracelake.dispatcher.bundles.push import announce_bundle, finalize_bundle, 
 from tracelake.dispatcher.control import Control
 from tracelake.dispatcher.dags.activate import activate_dag
 from tracelake.dispatcher.dags.deactivate import deactivate_dag
+from tracelake.dispatcher.dags.delete import delete_dag
 from tracelake.dispatcher.dags.deploy import deploy_named
 from tracelake.dispatcher.dags.show import list_dags, list_versions, show_dag
 from tracelake.dispatcher.datasets.drop import drop_dataset
@@ -259,6 +260,7 @@ VERBS: Mapping[str, Verb] = {
     "rollback_release": lambda asked: rollback_release(*_release(asked), runtimes=asked.control.runtime_specs()),
     "abandon_release": lambda asked: abandon_release(*_release(asked)),
     "deactivate": lambda asked: deactivate_dag(asked.pool, asked.after, asked.org, asked.path["dag"]),
+    "delete_dag": lambda asked: delete_dag(asked.pool, asked.user, asked.path["dag"], dry_run=asked.query.dry_run),
     "trigger": _trigger,
     "trigger_progress": lambda asked: trigger_progress(
         asked.pool, asked.org, UUID(asked.path["request"]), downstream=asked.query.downstream

@@ -20,7 +20,7 @@ from tracelake.dispatcher.dags.switch import parse_together
 from tracelake.domain.dag.catalog import Catalog
 from tracelake.domain.dag.hashes import dataset_ids, declared_ids, generation_ids
 from tracelake.domain.dag.model import Dag, JobOutput
-from tracelake.domain.dag.yaml_nodes import name_in
+from tracelake.domain.dag.yaml_nodes import read_name
 from tracelake.domain.ids import DagVersionId, DatasetId, DatasetName, DatasetVersion, OrgId
 from tracelake.errors import Conflict, InvalidRequest
 from tracelake.store.queries import Queryable, Row, fetch_rows, queries
@@ -91,7 +91,7 @@ async def resolve(pool: asyncpg.Pool, org_id: UUID, texts: Sequence[str], *, run
 def _by_name(texts: Sequence[str]) -> dict[str, str]:
     found: dict[str, str] = {}
     for number, text in enumerate(texts):
-        name = name_in(text) or f"#{number}"
+        name = read_name(text) or f"#{number}"
         if name in found:
             raise InvalidRequest(f"two of the files are of DAG {name[:128]!r}", where=f"/dags/{number}")
         found[name] = text

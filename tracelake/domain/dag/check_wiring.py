@@ -45,6 +45,8 @@ def check_dag(draft: DagDraft, catalog: Catalog, problems: Problems) -> Checked:
     buffered = _declarations(draft, publish, catalog, problems)
     _check_roles([*draft.publish, *draft.buffered], catalog, problems)
     _check_writers(draft.jobs, buffered, problems)
+    if not catalog.deployed:
+        _check_keys(draft.jobs, buffered, problems)
     wiring = _Wiring(draft, known, publish, buffered, catalog=catalog, problems=problems)
     jobs = tuple(
         replace(job.job, inputs=wiring.inputs(job), outputs=outputs)
@@ -193,6 +195,17 @@ def _check_writers(jobs: Sequence[JobDraft], declared: Sequence[BufferedDataset]
         for output in job.outputs or ():
             if output.dataset and output.dataset not in names:
                 problems.unknown((*output.path, "dataset"), "dataset", output.dataset, names)
+
+
+def _check_keys(jobs: Sequence[JobDraft], declared: Sequence[BufferedDataset], problems: Problems) -> None:
+    """The key that a job says its rows have is the one by which the sink upserts them."""
+    keys = {str(dataset.name): dataset.declaration.unique_key for dataset in declared}
+    for job in jobs:
+        for name in {output.dataset for output in job.outputs or () if output.dataset in keys}:
+            key = keys[str(name)]
+            if job.job.unique_key and set(job.job.unique_key) != set(key):
+                reason = f"rows of {name!r} are identified by {', '.join(key)}"
+                problems.add((*job.path, "unique_key"), "other_key", reason, f"unique_key: [{', '.join(key)}]")
 
 
 def _check_publication(

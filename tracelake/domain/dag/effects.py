@@ -1,7 +1,6 @@
-"""Fields that are part of the language and have no effect yet, or none for this job: each is a warning at its place.
+"""Fields that have no effect for this job: each is a warning at its place.
 
-They are accepted because the language has them and a later Trace will act on them. A value that asks for what happens
-anyway (`idle_timeout: never`, `priority: normal`) is no reason to warn.
+A value that asks for what happens anyway (`idle_timeout: never`, `priority: normal`) is no reason to warn.
 """
 
 from __future__ import annotations
@@ -26,7 +25,11 @@ Warned = tuple[str, str, str | None]
 
 def warn_of_no_effect(draft: DagDraft, jobs: Sequence[Job], catalog: Catalog, problems: Problems) -> None:
     for job, wired in zip(draft.jobs, jobs, strict=True):
-        for name, reason, suggestion in (*_not_built(job.job), *_not_here(job, catalog), *_elsewhere(job, catalog)):
+        for name, reason, suggestion in (
+            *_strategies(job, catalog),
+            *_not_here(job, catalog),
+            *_elsewhere(job, catalog),
+        ):
             path = (*job.path, name) if name in job.given else ("defaults", name)
             problems.warn(path, NO_EFFECT, f"`{name}` has no effect{reason}", suggestion)
         for setting, reason in _ignored_settings(wired, catalog):
@@ -51,13 +54,19 @@ def _is_given(config: Any, path: ConfigPath) -> bool:
     return path[-1] in config
 
 
-def _not_built(job: Job) -> Iterator[Warned]:
-    """Whatever the job reads and writes."""
-    if job.execution_strategy is ExecutionStrategy.PER_PARTITION:
-        yield "execution_strategy", " yet: every event makes one task, as with PerUpdate", "remove it"
-    if job.update_strategy is UpdateStrategy.APPEND:
+def _strategies(draft: JobDraft, catalog: Catalog) -> Iterator[Warned]:
+    """How updates become tasks, and rows get into the dataset that is written."""
+    job, operator = draft.job, catalog.operators.get(draft.job.operator)
+    makes_whole = operator is not None and operator.makes_whole is not None and operator.makes_whole(job.config)
+    is_given = "execution_strategy" in draft.given
+    if job.execution_strategy is ExecutionStrategy.PER_PARTITION and is_given and makes_whole:
+        yield "execution_strategy", " with `mode: full`, which reads every partition in each task", "remove it"
+    written = [output.dataset is not None for output in draft.outputs or ()]
+    if job.update_strategy is UpdateStrategy.APPEND and not any(written):
         reason = ": the dataset that is written decides how rows are added"
         yield "update_strategy", reason, "remove it; a buffered dataset is declared in `publish`"
+    if job.update_strategy is UpdateStrategy.REPLACE and "update_strategy" in draft.given and written and all(written):
+        yield "update_strategy", " on a buffered dataset: its rows are upserted by their key", "update_strategy: append"
 
 
 def _not_here(draft: JobDraft, catalog: Catalog) -> Iterator[Warned]:
@@ -98,10 +107,10 @@ def _replay(draft: JobDraft, catalog: Catalog) -> Iterator[Warned]:
 
 
 def _unique_key(draft: JobDraft, catalog: Catalog) -> Iterator[Warned]:
-    """Rows of a job's own files are compared by it."""
+    """Rows of a job's own files are compared by it; that of a declared dataset must be the same."""
     operator = catalog.operators.get(draft.job.operator)
-    if draft.job.unique_key and operator is not None and not _writes_its_own(draft, operator):
-        yield "unique_key", ": the dataset that is written has its key", "remove it; give it where `publish` declares"
+    if draft.job.unique_key and operator is not None and operator.outputs.most == 0:
+        yield "unique_key", f": operator {draft.job.operator!r} writes no rows", "remove it"
 
 
 def _writes_its_own(draft: JobDraft, operator: OperatorSpec) -> bool:

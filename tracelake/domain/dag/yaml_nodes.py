@@ -105,6 +105,11 @@ def read_yaml(text: str | bytes) -> tuple[Node, list[Problem]]:
     return _Builder(_decoded(text)).document()
 
 
+def read_name(text: str) -> str | None:
+    """What a document calls itself; the rest of it may not be YAML. InvalidDag: not even so much is."""
+    return _Builder(_decoded(text)).name()
+
+
 def plain(node: Node) -> Any:
     """The data alone."""
     match node:
@@ -189,6 +194,16 @@ class _Builder:
         if second is not None:
             raise _fatal(_mark(second), "several_documents", "a file holds one DAG", "remove the second `---`")
         return root, self._problems
+
+    def name(self) -> str | None:
+        """The value of `name` at the top; what comes after it is not read."""
+        if self._next_document() is None or not isinstance(next(self._events), MappingStartEvent):
+            return None
+        while not isinstance(event := next(self._events), MappingEndEvent):
+            key, value = self._node(event, (), 2), self._node(next(self._events), (), 2)
+            if isinstance(key, Scalar) and key.value == "name":
+                return value.value if isinstance(value, Scalar) and isinstance(value.value, str) else None
+        return None
 
     def _guarded(self) -> Iterator[Event]:
         try:

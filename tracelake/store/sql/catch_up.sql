@@ -13,7 +13,7 @@ SELECT r.job_id, r.dataset_uuid, r.org_id
 ON CONFLICT (job_id, dataset_uuid) DO UPDATE
    SET due_at = excluded.due_at, requested_at = excluded.requested_at, stage = excluded.stage,
        after_start = excluded.after_start, after_key = excluded.after_key, after_time = excluded.after_time,
-       after_event = excluded.after_event;
+       after_event = excluded.after_event, again = false;
 
 -- name: mark_read_otherwise
 -- Readers in other DAGs ($1: organisation) of datasets whose generation is another one in the activated version ($3) than in
@@ -117,10 +117,11 @@ UPDATE catch_ups
  WHERE job_id = $1 AND dataset_uuid = $2;
 
 -- name: end_pass
--- A pass has ended: the next one is due at $3, or else after $4.
+-- A pass has ended: the next one is due at $3, or else after $4; at once if an update of the whole came meanwhile.
 UPDATE catch_ups
    SET stage = DEFAULT, after_start = DEFAULT, after_key = DEFAULT, after_time = DEFAULT, after_event = DEFAULT,
-       tasks = tasks + $5, due_at = coalesce($3, now() + $4::interval), walked_at = now()
+       tasks = tasks + $5, walked_at = now(), again = false,
+       due_at = CASE WHEN again THEN now() ELSE coalesce($3, now() + $4::interval) END
  WHERE job_id = $1 AND dataset_uuid = $2;
 
 -- name: next_due
@@ -194,7 +195,10 @@ SELECT e.kind::text, e.partition_key, lower(e.block_range) AS start, upper(e.blo
 -- job ($1) has not processed in this generation ($2, $3) become tasks under the keys that routing gives them, so that
 -- neither makes a task that the other has made; at most $12. Work that has a task is left alone, unless with $13 that task
 -- failed or was canceled for good. A job that makes its whole output anew needs no task while one is queued: that one reads
--- everything. $14: the units are of the past, whenever they were made. $15: no task is woken, and their ids are returned.
+-- everything. $14: the units are of the past, whenever they were made. $15: no task is woken, and their
+-- ids are returned. Units about all of a dataset are left out where the
+-- job gets a task for each partition, and partitions that such a unit announced where it gets one for each update. A job
+-- that takes no history gets tasks only for what came since its version was activated.
 WITH units AS (
     SELECT * FROM unnest($4::text[], $5::text[], $6::bigint[], $7::bigint[], $8::bigint[], $9::bigint[], $10::uuid[],
                          $11::timestamptz[])
@@ -202,10 +206,13 @@ WITH units AS (
 ), job AS MATERIALIZED (
     SELECT * FROM job_reads r WHERE r.job_id = $1 AND r.dataset_uuid = $2 AND r.dataset_version = $3
 ), unprocessed AS MATERIALIZED (
-    SELECT u.*, j.makes_whole, CASE WHEN u.start IS NOT NULL THEN int8range(u.start, u.stop) END AS block_range,
+    SELECT u.*, j.makes_whole, j.makes_whole OR s.splits OR u.kind <> 'partition' AS is_own_update,
+           CASE WHEN u.start IS NOT NULL THEN int8range(u.start, u.stop) END AS block_range,
            CASE WHEN done.again THEN ':again:' || done.task_id ELSE '' END AS suffix
       FROM job j
-      CROSS JOIN units u
+      CROSS JOIN LATERAL reads_whole(j.job_id, j.lineage_id, $3) s
+      JOIN units u ON j.makes_whole OR CASE WHEN u.kind <> 'partition' THEN NOT s.splits
+                                            ELSE s.splits OR (u.commit_number <= s.read_up_to) IS NOT TRUE END
       LEFT JOIN processed_inputs done
              ON done.lineage_id = j.lineage_id AND done.dataset_version = $3
             AND done.partition_key = CASE WHEN j.makes_whole THEN ''
@@ -228,8 +235,10 @@ WITH units AS (
       FROM named u
       LEFT JOIN tasks t ON t.job_id = $1 AND t.dedupe_key = u.work
      -- A task that was superseded, or read too early, is no obstacle to a job that makes its whole output anew.
-     WHERE t.id IS NULL OR (u.makes_whole AND (t.status = 'Completed' OR t.superseded_by IS NOT NULL))
-        OR ($13::boolean AND (t.status = 'Canceled' OR (t.status = 'Failed' AND t.next_retry_at IS NULL)))
+     -- Looked up only for units without a task: else it would be for all of them, before the tasks are joined.
+     WHERE CASE WHEN t.id IS NULL THEN u.is_own_update OR NOT is_part_of_update($2, $3, u.commit_number)
+                ELSE (u.makes_whole AND (t.status = 'Completed' OR t.superseded_by IS NOT NULL))
+                  OR ($13::boolean AND (t.status = 'Canceled' OR (t.status = 'Failed' AND t.next_retry_at IS NULL))) END
      ORDER BY u.n
      LIMIT $12
 ), created AS (
@@ -255,6 +264,7 @@ WITH units AS (
                  FROM commits c LEFT JOIN tasks t ON t.id = c.task_id
                 WHERE u.event_id IS NULL AND c.dataset_uuid = $2 AND c.number = u.commit_number) m ON true
           WHERE w.id = j.job_id) h
+     WHERE j.takes_history OR $14::boolean OR NOT h.history
      -- In the order of the units, which their ids then have too. Should a completion create the same tasks in another order,
      -- Postgres ends one of the two, and it is repeated.
      ORDER BY u.n
@@ -279,10 +289,13 @@ WITH units AS (
                          $11::timestamptz[])
         WITH ORDINALITY AS u (kind, partition_key, start, stop, cursor_value, commit_number, event_id, created_at, n)
 ), unprocessed AS MATERIALIZED (
-    SELECT u.*, j.makes_whole, j.takes_history, CASE WHEN u.start IS NOT NULL THEN int8range(u.start, u.stop) END AS block_range,
+    SELECT u.*, j.makes_whole, j.takes_history, j.makes_whole OR s.splits OR u.kind <> 'partition' AS is_own_update,
+           CASE WHEN u.start IS NOT NULL THEN int8range(u.start, u.stop) END AS block_range,
            CASE WHEN done.again THEN ':again:' || done.task_id ELSE '' END AS suffix
       FROM job_reads j
-      CROSS JOIN units u
+      CROSS JOIN LATERAL reads_whole(j.job_id, j.lineage_id, $3) s
+      JOIN units u ON j.makes_whole OR CASE WHEN u.kind <> 'partition' THEN NOT s.splits
+                                            ELSE s.splits OR (u.commit_number <= s.read_up_to) IS NOT TRUE END
       LEFT JOIN processed_inputs done
              ON done.lineage_id = j.lineage_id AND done.dataset_version = $3
             AND done.partition_key = CASE WHEN j.makes_whole THEN ''
@@ -300,6 +313,7 @@ WITH units AS (
       FROM unprocessed u
      CROSS JOIN (SELECT EXISTS (SELECT FROM partition_versions p
                                  WHERE p.dataset_version = $3 AND p.valid_to IS NOT NULL) AS replaced) o
+     WHERE u.is_own_update OR NOT is_part_of_update($2, $3, u.commit_number)
 )
 SELECT u.n::int - 1 AS place,
        CASE WHEN t.id IS NULL AND NOT u.takes_history THEN 'skipped'
@@ -325,7 +339,7 @@ SELECT r.job_id, r.job_name, r.dataset_uuid, r.dataset_version, r.makes_whole, r
 -- name: list_names
 -- What a scope may name: every DAG of an organisation with a version, and the jobs of those that are active.
 SELECT v.dag_name, a.dag_version_id IS NOT NULL AS active, j.name AS job_name, j.source ->> 'kind' AS source
-  FROM (SELECT DISTINCT org_id, dag_name FROM dag_versions WHERE org_id = $1) v
+  FROM (SELECT DISTINCT org_id, dag_name FROM known_versions WHERE org_id = $1) v
   LEFT JOIN dag_current_versions a ON a.org_id = v.org_id AND a.dag_name = v.dag_name
   LEFT JOIN jobs j ON j.dag_version_id = a.dag_version_id
  ORDER BY 1, 3;

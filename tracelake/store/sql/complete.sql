@@ -106,6 +106,7 @@ WITH asked AS (
     SELECT DISTINCT ON (e.id, j.job_id) e.*, j.job_id, j.max_attempts, j.timeout_seconds, j.max_concurrency,
            CASE WHEN e.history THEN 'bulk' ELSE j.priority END AS priority,
            j.holds OR (e.history AND j.holds_history) AS holds,
+           CASE WHEN e.kind <> 'partition' THEN splits_updates(j.job_id, e.dataset_version) ELSE false END AS splits,
            event_task_key(e.kind, e.dataset_uuid, e.dataset_version, e.cursor_value, e.partition_key, e.block_range,
                           e.commit_number) AS dedupe_key
       FROM stored e
@@ -115,6 +116,12 @@ WITH asked AS (
     INSERT INTO held_events (org_id, job_id, event_id, history, waits_for)
     SELECT org_id, job_id, id, history, job_id FROM triggered WHERE holds ORDER BY job_id
     ON CONFLICT DO NOTHING
+), compared AS (
+    -- As in `route_events`.
+    INSERT INTO catch_ups (job_id, dataset_uuid, org_id)
+    SELECT DISTINCT job_id, dataset_uuid, org_id FROM triggered WHERE splits AND NOT holds ORDER BY 1, 2
+    ON CONFLICT (job_id, dataset_uuid) DO UPDATE
+       SET due_at = least(catch_ups.due_at, now()), again = (catch_ups.stage, catch_ups.after_start) <> ('partitions', -2)
 ), created AS (
     INSERT INTO tasks (org_id, job_id, priority, max_attempts, timeout_seconds, dedupe_key, event_id, history, partitions,
                        input_versions, woken_at)
@@ -123,7 +130,7 @@ WITH asked AS (
            trigger_of(dataset_uuid, dataset_version, cursor_value, partition_key, block_range, commit_number),
            CASE WHEN max_concurrency IS NULL THEN now() END
       FROM triggered
-     WHERE NOT holds
+     WHERE NOT holds AND NOT splits
      ORDER BY job_id, dedupe_key -- every transaction that creates the same tasks does so in this order: no deadlocks
     ON CONFLICT (job_id, dedupe_key) WHERE dedupe_key IS NOT NULL DO NOTHING
     RETURNING id, org_id, job_id, priority, woken_at

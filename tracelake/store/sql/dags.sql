@@ -104,7 +104,7 @@ SELECT pg_advisory_xact_lock(hashtextextended('trace activate ' || $1::uuid, 0))
 -- name: find_version
 -- The text of a version, and which version of the DAG is active.
 SELECT v.yaml, c.dag_version_id AS active
-  FROM dag_versions v
+  FROM known_versions v
   LEFT JOIN dag_current_versions c ON c.org_id = v.org_id AND c.dag_name = v.dag_name
  WHERE v.org_id = $1 AND v.dag_name = $2 AND v.id = $3;
 
@@ -150,12 +150,14 @@ UPDATE datasets d
    AND NOT EXISTS (
        SELECT FROM unnest($3::uuid[], $4::text[]) AS p (id, name) WHERE p.id = d.id AND p.name = d.name);
 
--- name: set_name
--- Sets the published name of a dataset, and the roles that may read it.
-UPDATE datasets
-   SET name = $3, visibility = CASE WHEN $4::text[] = '{}' THEN 'org' ELSE 'roles' END::dataset_visibility,
-       read_roles = $4::text[], updated_at = now()
- WHERE org_id = $1 AND id = $2 AND (name, read_roles) IS DISTINCT FROM ($3, $4::text[]);
+-- name: set_names
+-- Sets the published names of datasets ($2, $3), and the roles that may read each ($4: as JSON).
+UPDATE datasets d
+   SET name = p.name, visibility = CASE WHEN p.roles = '{}' THEN 'org' ELSE 'roles' END::dataset_visibility,
+       read_roles = p.roles, updated_at = now()
+  FROM (SELECT n.id, n.name, ARRAY(SELECT jsonb_array_elements_text(n.roles::jsonb)) AS roles
+          FROM unnest($2::uuid[], $3::text[], $4::text[]) AS n (id, name, roles)) p
+ WHERE d.org_id = $1 AND d.id = p.id AND (d.name, d.read_roles) IS DISTINCT FROM (p.name, p.roles);
 
 -- name: set_storage
 -- Sets the kind of storage of datasets to that of the version that becomes active.
@@ -256,7 +258,7 @@ SELECT d.dag_name AS name, c.dag_version_id AS active_version, d.versions,
        greatest(d.deployed_at, c.updated_at) AS updated_at
   FROM (SELECT org_id, dag_name, count(*) AS versions, max(created_at) AS deployed_at,
                (array_agg(id ORDER BY created_at DESC, id))[1] AS newest
-          FROM dag_versions WHERE org_id = $1 GROUP BY org_id, dag_name) d
+          FROM known_versions WHERE org_id = $1 GROUP BY org_id, dag_name) d
   LEFT JOIN dag_current_versions c ON c.org_id = d.org_id AND c.dag_name = d.dag_name
  ORDER BY d.dag_name;
 
@@ -264,7 +266,7 @@ SELECT d.dag_name AS name, c.dag_version_id AS active_version, d.versions,
 -- The versions of a DAG, the newest first, and which one is active.
 SELECT v.id AS dag_version_id, v.yaml_hash, v.id = c.dag_version_id IS TRUE AS active, v.created_at,
        coalesce(u.email, u.external_id) AS deployed_by
-  FROM dag_versions v
+  FROM known_versions v
   LEFT JOIN dag_current_versions c ON c.org_id = v.org_id AND c.dag_name = v.dag_name
   LEFT JOIN users u ON u.org_id = v.org_id AND u.id = v.deployed_by
  WHERE v.org_id = $1 AND v.dag_name = $2
@@ -303,7 +305,7 @@ SELECT slug FROM org_roles WHERE org_id = $1;
 -- name: find_active
 -- The active version of a DAG, if it has one; no row: the DAG does not exist.
 SELECT c.dag_version_id
-  FROM dag_versions v
+  FROM known_versions v
   LEFT JOIN dag_current_versions c ON c.org_id = v.org_id AND c.dag_name = v.dag_name
  WHERE v.org_id = $1 AND v.dag_name = $2
  LIMIT 1;

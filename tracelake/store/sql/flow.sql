@@ -113,13 +113,14 @@ WITH free_jobs AS (
     SELECT r.job_id, r.seq, r.org_id, r.event_id, r.invalidation_id, r.history, e.dataset_uuid, e.dataset_version, e.cursor_value,
            e.partition_key, e.block_range, e.commit_number,
            event_task_key(e.kind, e.dataset_uuid, e.dataset_version, e.cursor_value, e.partition_key, e.block_range,
-                          e.commit_number) AS dedupe_key
+                          e.commit_number) AS dedupe_key,
+           CASE WHEN e.kind <> 'partition' THEN splits_updates(r.job_id, e.dataset_version) ELSE false END AS splits
       FROM ready r
       JOIN events e ON e.id = r.event_id
      UNION ALL
     SELECT r.job_id, r.seq, r.org_id, r.event_id, r.invalidation_id, r.history, v.dataset_uuid, v.dataset_version, NULL,
            v.partition_key, v.block_range, v.follows_commit,
-           concat_ws(':', 'partition', v.dataset_uuid, v.dataset_version, v.partition_key, 'invalidation', v.id)
+           concat_ws(':', 'partition', v.dataset_uuid, v.dataset_version, v.partition_key, 'invalidation', v.id), false
       FROM ready r
       JOIN data_invalidations v ON v.id = r.invalidation_id
 ), served AS (
@@ -132,6 +133,12 @@ WITH free_jobs AS (
       JOIN jobs j ON j.id = u.job_id
      WHERE EXISTS (SELECT FROM job_inputs i
                     WHERE i.job_id = u.job_id AND i.dataset_uuid = u.dataset_uuid AND i.live AND i.triggers)
+), compared AS (
+    -- As in `route_events`.
+    INSERT INTO catch_ups (job_id, dataset_uuid, org_id)
+    SELECT DISTINCT job_id, dataset_uuid, org_id FROM served WHERE splits ORDER BY 1, 2
+    ON CONFLICT (job_id, dataset_uuid) DO UPDATE
+       SET due_at = least(catch_ups.due_at, now()), again = (catch_ups.stage, catch_ups.after_start) <> ('partitions', -2)
 ), created AS (
     INSERT INTO tasks (org_id, job_id, priority, max_attempts, timeout_seconds, dedupe_key, event_id, invalidation_id, history,
                        partitions, input_versions, woken_at)
@@ -140,6 +147,7 @@ WITH free_jobs AS (
            trigger_of(dataset_uuid, dataset_version, cursor_value, partition_key, block_range, commit_number),
            CASE WHEN max_concurrency IS NULL THEN now() END
       FROM served
+     WHERE NOT splits
      ORDER BY job_id, seq -- ids rise: a job's tasks keep the order of their events
     ON CONFLICT (job_id, dedupe_key) WHERE dedupe_key IS NOT NULL DO NOTHING
     RETURNING id, org_id, job_id, priority, invalidation_id, woken_at

@@ -277,7 +277,7 @@ SELECT extract(epoch FROM min(due) - now())::float8 FROM (
 SELECT c.dag_version_id AS active, j.id AS job_id, j.source ->> 'kind' AS kind, j.operator,
        EXISTS (SELECT FROM pauses p
                 WHERE p.job_id = j.id AND p.reason IN ('manual', 'failure') AND p.until IS NULL) AS paused
-  FROM (SELECT DISTINCT org_id, dag_name FROM dag_versions WHERE org_id = $1 AND dag_name = $2) d
+  FROM (SELECT DISTINCT org_id, dag_name FROM known_versions WHERE org_id = $1 AND dag_name = $2) d
   LEFT JOIN dag_current_versions c ON c.org_id = d.org_id AND c.dag_name = d.dag_name
   LEFT JOIN jobs j ON j.dag_version_id = c.dag_version_id AND j.name = $3;
 

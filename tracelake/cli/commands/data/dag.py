@@ -17,8 +17,9 @@ from tracelake.errors import BadInput
 
 if TYPE_CHECKING:
     from tracelake.cli.api import Remote
+    from tracelake.wire.user_dags import DeleteDagAnswer
 
-app = typer.Typer(help="DAGs: validate, deploy, list, show, activate, deactivate.", no_args_is_help=True)
+app = typer.Typer(help="DAGs: validate, deploy, list, show, activate, deactivate, delete.", no_args_is_help=True)
 
 File = Annotated[
     str, typer.Argument(help="The DAG's YAML; `-` reads standard input.", metavar="FILE", show_default=False)
@@ -227,6 +228,35 @@ def deactivate(dag: DagName, yes: Yes = False, home: Home = None, json: Json = F
     stopped = f"deactivated; {done.canceled_tasks} tasks were canceled"
     again = f"; to start it again: trace dag activate {dag} {done.former}"
     render.answer(done, stopped + again if done.changed else "no version of it is active", in_json=json)
+
+
+@app.command("delete", short_help="Delete a DAG that is not active, with its files.")
+def delete(dag: DagName, yes: Yes = False, home: Home = None, json: Json = False) -> None:
+    """Delete a DAG that is not active: its versions, and the files of its datasets. For admins.
+
+    Its commits stay in the ledger, and the audit of queries stays; tasks are deleted by retention, and tables in
+    Postgres stay. Refused while the DAG is active, a release builds it, or other DAGs read its datasets.
+    """
+    from tracelake.cli import render
+    from tracelake.cli.api import remote
+    from tracelake.cli.confirm import confirm
+    from tracelake.wire.user_dags import DeleteDagAnswer
+
+    with remote(home) as gateway:
+        found = gateway.call("delete_dag", DeleteDagAnswer, query={"dry_run": "true"}, dag=dag)
+        if found.versions:
+            confirm(f"This deletes DAG {dag}: {_removed(found)}.", yes=yes)
+        done = gateway.call("delete_dag", DeleteDagAnswer, repeatable=True, dag=dag)
+    stay = f"; these tables stay: {', '.join(done.tables)}" if done.tables else ""
+    text = f"deleted {_removed(done)}{stay}; files are removed within some minutes"
+    render.answer(done, text if done.changed else "it was deleted before", in_json=json)
+
+
+def _removed(found: DeleteDagAnswer) -> str:
+    return (
+        f"{found.versions} versions, {found.generations} generations of its datasets with {found.partitions} partitions"
+        f" and {found.bytes} bytes"
+    )
 
 
 def _name_in(source: DagFile) -> str:
