@@ -148,7 +148,7 @@ async def test_catching_up_looks_up_each_unit_by_an_index(control: Control, stat
         control.pool, queries("catch_up")["list_partitions"], Unit, chain.versions["first"], 0, "", 1000, None, None
     )
     read = chain.jobs["second"], chain.datasets["first"], chain.versions["first"], *columns(units)
-    for name, more in (("create_lacking", (None, False, False)), ("list_unfinished", ())):
+    for name, more in (("create_lacking", (None, False, False, False)), ("list_unfinished", ())):
         plan = await control.pool.fetchval(f"EXPLAIN (FORMAT JSON) {queries('catch_up')[name]}", *read, *more)
         scans = [node for node in nodes(json.loads(plan)[0]["Plan"]) if node.get("Relation Name") in LARGE]
         assert scans

@@ -62,14 +62,14 @@ STATIC = {
         ),
         *("column_lineage", "buffered_datasets", "dataset_heads"),
         # One for each time that somebody deploys or activates.
-        *("dag_activations", "releases", "release_members"),
+        *("dag_activations", "releases", "release_members", "release_comparisons"),
         # One for each job, input or key.
         *("operator_state", "sources", "signing_keys", "catch_ups", "source_schedules", "in_flight_limits"),
         # The ledger: kept for ever. `delete_replaced_files` deletes the files of replaced partitions, and
         # `remove_left_generations` the partitions of generations that no version serves.
         *("commits", "partition_versions", "dataset_versions", "removed_generations", "processed_inputs"),
-        # Deleted as soon as they are processed.
-        "held_events",
+        # Deleted as soon as they are processed, or have expired when the next worker asks.
+        *("held_events", "rpc_shares"),
         # One row.
         *("reconcile_marks", "source_drains", "orphan_file_marks"),
     },

@@ -71,6 +71,7 @@ KEEPS: dict[str, list[Any]] = {
     "max_platform_failures": [9],
     "retry": [Retry(1, 2)],
     "replay": [True],
+    "cutover": [{"max_missing_keys": 0}],
 }
 REFUSES: dict[str, list[Any]] = {
     "operator": ["python", "udf", "parquet_compact", "read_files", "quality", "noop", "unknown"],

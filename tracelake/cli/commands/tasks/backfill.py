@@ -148,7 +148,7 @@ def pause(backfill: Id, home: Home = None, json: Json = False) -> None:
     _change("pause_backfill", backfill, home, json=json)
 
 
-@app.command("resume")
+@app.command("resume", short_help="Continue a paused backfill where it was.")
 def resume(backfill: Id, *, budget: Raised = None, home: Home = None, json: Json = False) -> None:
     """Continue a paused backfill where it was; one whose budget is used up needs a larger one."""
     from tracelake.wire.user_backfills import BackfillBudget
