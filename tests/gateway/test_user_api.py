@@ -165,6 +165,9 @@ def path_of(call: Call) -> str:
             "delivery": A_TASK,
             "backfill": A_TASK,
             "release": A_TASK,
+            "user": A_TASK,
+            "role": "finance",
+            "org": "acme",
         }
     )
 
@@ -177,7 +180,7 @@ HERE = {name: call for name, call in CALLS.items() if call.service == "dispatche
 async def test_each_call_needs_a_token_of_its_role_or_higher(trace: System, call: Call) -> None:
     for role in ROLES:
         answer = await trace.ask(f"acme|{role}", call.method, path_of(call))
-        allowed = ROLES.index(role) >= ROLES.index(call.role)
+        allowed = ROLES.index(role) >= ROLES.index(call.role) and not call.platform
         assert answer.status_code in ({200, 400, 404} if allowed else {403}), (role, answer.text)
     assert await trace.refused(None, call.method, path_of(call)) == (401, "unauthenticated")
 

@@ -78,6 +78,12 @@ LEGAL: dict[str, Row] = {
         "producer_job_name": "new",
         "producer_output_index": 0,
     },
+    "dataset_access": {
+        "org_id": uid("org a"),
+        "dataset_uuid": uid("data a"),
+        "name": "blocks",
+        "visibility": "org",
+    },
     "dataset_versions": {
         "org_id": uid("org a"),
         "dataset_uuid": uid("data a"),
@@ -378,6 +384,14 @@ CASES = [
         ("a user belongs to an org that exists", "org_id_fkey", {"org_id": uid("missing")}),
         ("a subject is one user, in one org", "external_id_once", {"external_id": "user b"}),
         ("a user has a subject", "external_id_says_something", {"external_id": ""}),
+        (
+            "subjects differ in more than case and form",
+            "subject_key_once",
+            {"subject_key": "ana"},
+            {"subject_key": "bob"},
+            a("users", external_id="Ana", subject_key="ana"),
+        ),
+        ("who is removed has no rights", "removed_has_no_platform", {"removed_at": T0, "platform_admin": True}),
     ),
     *of(
         "query_audit",
@@ -586,14 +600,21 @@ CASES = [
         ("an unpublished output has no name", "published_has_a_name", {"name": "blocks"}),
         ("what users see has a name", "published_has_a_name", {"visibility": "org"}),
         (
-            "a dataset for roles names them",
+            "only a dataset for roles names roles",
             "roles_when_by_role",
-            {"read_roles": "{}"},
+            {"visibility": "org"},
             {"name": "blocks", "visibility": "roles", "read_roles": ["finance"]},
         ),
         ("a dataset has a producer", "producer_is_named", {"producer_job_name": ""}),
         ("outputs count from 0", "output_index_from_zero", {"producer_output_index": -1}),
         ("storage is an object", "storage_is_object", {"storage": "[]"}),
+    ),
+    *of(
+        "dataset_access",
+        ("access is to a dataset of the same org", "dataset_of_same_org", {"dataset_uuid": uid("data b")}),
+        ("access is decided by a user of the same org", "user_of_same_org", {"set_by": uid("user b")}),
+        ("no user reads what is not published", "is_of_published", {"visibility": "internal"}),
+        ("only access for roles names roles", "roles_when_by_role", {"read_roles": ["role:finance"]}),
     ),
     *of(
         "dataset_versions",

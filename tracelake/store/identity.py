@@ -20,6 +20,8 @@ class User(Row, frozen=True):
     org_slug: str
     email: str | None
     role: Role
+    platform_admin: bool = False
+    """May also create organisations."""
 
 
 async def find_user(pool: asyncpg.Pool, external_id: str) -> User | None:

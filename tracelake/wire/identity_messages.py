@@ -16,6 +16,7 @@ class UserAnswer(msgspec.Struct, frozen=True):
     org_slug: str
     email: str | None
     role: str
+    platform_admin: bool = False
 
 
 class JsonWebKey(msgspec.Struct, frozen=True, omit_defaults=True):

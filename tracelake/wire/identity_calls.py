@@ -1,0 +1,102 @@
+"""The calls of the user API about organisations, users and roles."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tracelake.wire.call import Call
+from tracelake.wire.user_identity import (
+    AccessAnswer,
+    AccessChange,
+    DeleteRoleQuery,
+    MemberList,
+    MembershipAnswer,
+    OrgList,
+    OrgRequest,
+    OrgRow,
+    RoleDeleted,
+    RoleList,
+    RoleRequest,
+    RoleRow,
+    UserList,
+    UserRemoved,
+    UserRequest,
+    UserRoleRequest,
+    UserRow,
+    UsersQuery,
+)
+
+IDENTITY_CALLS: Final = (
+    Call(
+        "list_users",
+        "GET",
+        "/users",
+        "admin",
+        "The users of the organisation, or the one with a subject",
+        UserList,
+        query=UsersQuery,
+    ),
+    Call(
+        "add_user",
+        "POST",
+        "/users",
+        "admin",
+        "Add a user by the subject of the identity provider",
+        UserRow,
+        body=UserRequest,
+    ),
+    Call("show_user", "GET", "/users/{user}", "admin", "A user, with role and organisation roles", UserRow),
+    Call(
+        "set_user_role",
+        "PUT",
+        "/users/{user}/role",
+        "admin",
+        "Change the role of a user, from the next call on",
+        UserRow,
+        body=UserRoleRequest,
+    ),
+    Call("remove_user", "DELETE", "/users/{user}", "admin", "Remove a user, from the next call on", UserRemoved),
+    Call("list_roles", "GET", "/roles", "writer", "The organisation's roles, and what is shared with each", RoleList),
+    Call("create_role", "POST", "/roles", "admin", "Create a role of the organisation", RoleRow, body=RoleRequest),
+    Call(
+        "delete_role",
+        "DELETE",
+        "/roles/{role}",
+        "admin",
+        "Delete a role with which no dataset is shared; `force`: any",
+        RoleDeleted,
+        query=DeleteRoleQuery,
+    ),
+    Call("list_role_members", "GET", "/roles/{role}/members", "admin", "The users who have a role", MemberList),
+    Call("grant_role", "PUT", "/roles/{role}/members/{user}", "admin", "Grant a role to a user", MembershipAnswer),
+    Call(
+        "revoke_role",
+        "DELETE",
+        "/roles/{role}/members/{user}",
+        "admin",
+        "Revoke a role from a user",
+        MembershipAnswer,
+    ),
+    Call("show_access", "GET", "/datasets/{dataset}/access", "reader", "Who may read a dataset", AccessAnswer),
+    Call(
+        "set_access",
+        "PUT",
+        "/datasets/{dataset}/access",
+        "admin",
+        "Decide who may read a published dataset, whatever deploys propose",
+        AccessAnswer,
+        body=AccessChange,
+    ),
+    Call("list_orgs", "GET", "/orgs", "admin", "Every organisation", OrgList, platform=True),
+    Call(
+        "create_org",
+        "POST",
+        "/orgs",
+        "admin",
+        "Create an organisation with its first admin",
+        OrgRow,
+        body=OrgRequest,
+        platform=True,
+    ),
+    Call("show_org", "GET", "/orgs/{org}", "admin", "An organisation and its admins", OrgRow, platform=True),
+)
