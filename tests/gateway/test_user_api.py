@@ -168,6 +168,7 @@ def path_of(call: Call) -> str:
             "user": A_TASK,
             "role": "finance",
             "org": "acme",
+            "token": "backup",
         }
     )
 

@@ -47,6 +47,15 @@ LEGAL: dict[str, Row] = {
     "org_roles": {"org_id": uid("org a"), "slug": "new", "name": "New"},
     "org_role_memberships": {"org_id": uid("org a"), "role_id": uid("role a"), "user_id": uid("user a")},
     "worker_tokens": {"name": "new", "token_hash": HASH},
+    "user_tokens": {
+        "org_id": uid("org a"),
+        "user_id": uid("user a"),
+        "name": "new",
+        "token_hash": HASH,
+        "role": "reader",
+        "created_at": T0,
+        "expires_at": T1,
+    },
     "signing_keys": {"kid": "new", "purpose": "task", "public_jwk": ES256},
     "udf_bundles": {
         "org_id": uid("org a"),
@@ -370,6 +379,8 @@ def of(table: str, *rules: tuple[Any, ...]) -> list[Case]:
     ]
 
 
+OTHER_TOKEN = {"name": "other", "token_hash": b"1" * 32}
+
 CASES = [
     *of(
         "orgs",
@@ -392,6 +403,15 @@ CASES = [
             a("users", external_id="Ana", subject_key="ana"),
         ),
         ("who is removed has no rights", "removed_has_no_platform", {"removed_at": T0, "platform_admin": True}),
+    ),
+    *of(
+        "user_tokens",
+        ("a token is of a user of its org", "user_of_same_org", {"user_id": uid("user b")}),
+        ("a token is one user's", "hash_once", {"token_hash": HASH}, OTHER_TOKEN, a("user_tokens")),
+        ("a user's tokens have different names", "name_once", {"name": "new"}, OTHER_TOKEN, a("user_tokens")),
+        ("a token's name is lower snake case", "name_is_snake", {"name": "Not-Snake"}),
+        ("a token is stored as a hash", "hash_is_sha256", {"token_hash": b"short"}),
+        ("a token ends after it begins", "expire_after_creation", {"expires_at": T0}),
     ),
     *of(
         "query_audit",

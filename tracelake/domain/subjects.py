@@ -7,12 +7,31 @@ from __future__ import annotations
 
 import unicodedata
 from typing import Final
+from uuid import UUID
 
 MAX_SUBJECT: Final = 255
 MAX_NAME: Final = 128
 MAX_EMAIL: Final = 254
 SCRIPTS: Final = ("LATIN", "GREEK", "CYRILLIC", "ARMENIAN", "CHEROKEE")
 """Their letters resemble each other: a name is written in one of them."""
+
+USER_TOKEN: Final = "trace_pat_"  # noqa: S105 - how each begins
+"""How a personal access token begins, so that it is found where it should not be."""
+TOKEN_MARK: Final = "\x1f"  # noqa: S105 - a separator
+"""Before the id of a personal access token, where a user is named. No subject holds it: it cannot be printed."""
+
+
+def token_name(token_id: UUID) -> str:
+    """How the user of a personal access token is named between services, so that each call looks at the token again."""
+    return f"{TOKEN_MARK}{token_id}"
+
+
+def token_named(name: str) -> UUID | None:
+    """The id of the personal access token, if the user is named by one."""
+    try:
+        return UUID(name.removeprefix(TOKEN_MARK)) if name.startswith(TOKEN_MARK) else None
+    except ValueError:
+        return None
 
 
 def compare_key(text: str) -> str:

@@ -349,6 +349,7 @@ PARTS: Mapping[str, tuple[re.Pattern[str], ...]] = {
     "user": (_UUID,),
     "role": (_NAME,),
     "org": (_NAME,),
+    "token": (_NAME,),
 }
 """What a path parameter may be. Anything else is not found, and is never forwarded."""
 

@@ -149,3 +149,37 @@ class AccessAnswer(Message, frozen=True):
     set_by: str | None
     """The admin who decided it; none: as the DAG proposed it."""
     set_at: datetime | None
+
+
+MAX_TOKEN_DAYS = 366
+
+
+class TokenRequest(Message, frozen=True):
+    name: Name
+    role: Role = "reader"
+    """The most that it allows; no more than your own role."""
+    days: Annotated[int, Meta(ge=1, le=MAX_TOKEN_DAYS)] = 30
+    """How long it holds."""
+
+
+class TokenRow(Message, frozen=True):
+    name: str
+    role: Role
+    created_at: datetime
+    expires_at: datetime
+    expired: bool
+    last_used_at: datetime | None
+    """Within a minute."""
+
+
+class TokenMade(TokenRow, frozen=True, kw_only=True):
+    token: str
+    """It is not shown again."""
+
+
+class TokenList(Message, frozen=True):
+    tokens: list[TokenRow]
+
+
+class TokenRevoked(Message, frozen=True):
+    name: str

@@ -17,6 +17,7 @@ from tracelake.dispatcher.identity.set_user_role import set_user_role
 from tracelake.dispatcher.identity.show_orgs import list_orgs, show_org
 from tracelake.dispatcher.identity.show_roles import list_roles
 from tracelake.dispatcher.identity.show_users import list_users, show_user
+from tracelake.dispatcher.identity.tokens import create_token, list_tokens, revoke_token
 
 
 def _user(asked: UserCall) -> UUID:
@@ -37,6 +38,9 @@ IDENTITY_VERBS: Mapping[str, Verb] = {
     "revoke_role": lambda asked: revoke_role(asked.pool, asked.user, asked.path["role"], _user(asked)),
     "show_access": lambda asked: show_access(asked.pool, asked.user, asked.path["dataset"]),
     "set_access": lambda asked: set_access(asked.pool, asked.user, asked.path["dataset"], asked.body),
+    "list_tokens": lambda asked: list_tokens(asked.pool, asked.user),
+    "create_token": lambda asked: create_token(asked.pool, asked.user, asked.body),
+    "revoke_token": lambda asked: revoke_token(asked.pool, asked.user, asked.path["token"]),
     "list_orgs": lambda asked: list_orgs(asked.pool),
     "show_org": lambda asked: show_org(asked.pool, asked.path["org"]),
     "create_org": lambda asked: create_org(asked.pool, asked.body),

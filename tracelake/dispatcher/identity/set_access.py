@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime
 from typing import Literal
 from uuid import UUID
 
@@ -14,8 +15,17 @@ from tracelake.dispatcher.identity.show_roles import list_roles
 from tracelake.domain.suggest import closest
 from tracelake.errors import Conflict, InvalidRequest, NotFound
 from tracelake.store.identity import User
-from tracelake.store.queries import Connection, Queryable, queries
+from tracelake.store.queries import Connection, Queryable, Row, fetch_row, queries
 from tracelake.wire.user_identity import AccessAnswer, AccessChange
+
+
+class Access(Row, frozen=True):
+    dataset_uuid: UUID
+    name: str | None
+    visibility: str
+    read_roles: list[str]
+    set_by: str | None
+    set_at: datetime | None
 
 
 async def show_access(pool: asyncpg.Pool, user: User, name_or_uuid: str) -> AccessAnswer:
@@ -62,15 +72,15 @@ async def _refuse_unknown(connection: Connection, org_id: UUID, roles: Sequence[
 
 
 async def _show(database: Queryable, org_id: UUID, dataset: UUID) -> AccessAnswer:
-    record = await database.fetchrow(queries("access")["show_access"], org_id, dataset)
-    roles = sorted(role.removeprefix("role:") for role in record["read_roles"])
+    found = await fetch_row(database, queries("access")["show_access"], Access, org_id, dataset)
+    roles = sorted(role.removeprefix("role:") for role in found.read_roles)
     return AccessAnswer(
-        dataset_uuid=record["dataset_uuid"],
-        name=record["name"],
-        readers=_readers(record["visibility"], roles),
+        dataset_uuid=found.dataset_uuid,
+        name=found.name,
+        readers=_readers(found.visibility, roles),
         roles=roles,
-        set_by=record["set_by"],
-        set_at=record["set_at"],
+        set_by=found.set_by,
+        set_at=found.set_at,
     )
 
 

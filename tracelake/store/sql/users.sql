@@ -34,8 +34,10 @@ SELECT EXISTS (SELECT FROM users WHERE org_id = $1 AND id <> $2 AND role = 'admi
 UPDATE users SET role = $3::text::platform_role WHERE org_id = $1 AND id = $2 AND removed_at IS NULL;
 
 -- name: remove_user
--- Takes all rights of a user: the row stays for what they have made, the memberships go.
+-- Takes all rights of a user: the row stays for what they have made, memberships and tokens go.
 WITH gone AS (
     UPDATE users SET removed_at = now() WHERE org_id = $1 AND id = $2 AND removed_at IS NULL RETURNING id
+), revoked AS (
+    UPDATE user_tokens SET revoked_at = now() WHERE user_id IN (SELECT id FROM gone) AND revoked_at IS NULL
 )
 DELETE FROM org_role_memberships WHERE user_id IN (SELECT id FROM gone);

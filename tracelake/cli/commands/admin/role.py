@@ -82,9 +82,7 @@ def members(role: RoleName, home: Home = None, json: Json = False) -> None:
     with remote(home) as gateway:
         found = gateway.call("list_role_members", MemberList, role=role)
     if not render.json_or_empty(found, found.members, f"no user has role {role}", in_json=json):
-        render.table(
-            ("subject", "e-mail", "since"), [(user.subject, user.email, user.since) for user in found.members]
-        )
+        render.table(("subject", "e-mail", "since"), [(user.subject, user.email, user.since) for user in found.members])
 
 
 @app.command("grant")
