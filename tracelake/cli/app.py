@@ -76,7 +76,7 @@ app.add_typer(org.app, name="org")
 app.add_typer(config.app, name="config")
 app.add_typer(db.app, name="db")
 app.add_typer(outbox.app, name="outbox")
-app.add_typer(token.app, name="token", short_help="API tokens: print one of this machine; create, list, revoke yours.")
+app.add_typer(token.app, name="token", short_help="Print a token of this machine; create, list, revoke yours.")
 app.add_typer(sink.app, name="sink", short_help="Drains batches into data Postgres; lists and replays dead ones.")
 for name, verb in processes.VERBS.items():
     app.command(name)(verb)

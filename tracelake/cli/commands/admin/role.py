@@ -8,15 +8,13 @@ import typer
 
 from tracelake.cli.options import Home, Json
 
-app = typer.Typer(
-    help="Roles of your organisation: list, create, delete, members, grant, revoke.", no_args_is_help=True
-)
+app = typer.Typer(help="Roles by which datasets are shared: create, grant, revoke.", no_args_is_help=True)
 
 RoleName = Annotated[str, typer.Argument(help="Its name in DAGs.", metavar="ROLE", show_default=False)]
 Subject = Annotated[str, typer.Argument(help="The user's subject.", metavar="USER", show_default=False)]
 
 
-@app.command("list")
+@app.command("list", short_help="List the roles and what is shared with each.")
 def list_(home: Home = None, json: Json = False) -> None:
     """List the roles, how many have each, and the datasets that are shared with it. For writers."""
     from tracelake.cli import render

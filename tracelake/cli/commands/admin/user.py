@@ -51,7 +51,7 @@ def show(subject: Subject, home: Home = None, json: Json = False) -> None:
         _show(gateway.call("show_user", UserRow, user=user_id(gateway, subject)), in_json=json)
 
 
-@app.command("add")
+@app.command("add", short_help="Add a user by the subject of the identity provider.")
 def add(
     subject: Subject, email: Email = None, role: PlatformRole = "reader", home: Home = None, json: Json = False
 ) -> None:
@@ -67,7 +67,7 @@ def add(
         _show(gateway.call("add_user", UserRow, body=body), in_json=json)
 
 
-@app.command("set-role")
+@app.command("set-role", short_help="Change what a user may do.")
 def set_role(subject: Subject, role: NewRole, home: Home = None, json: Json = False) -> None:
     """Change what a user may do, from the user's next call on. For admins; the last one stays one."""
     from tracelake.cli.api import remote

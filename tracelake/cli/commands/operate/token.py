@@ -44,7 +44,7 @@ def token(
     _print_local(subject, days, home, in_json=json)
 
 
-@app.command("create")
+@app.command("create", short_help="Create a personal access token.")
 def create(name: TokenName, role: TokenRole = "reader", days: Days = 30, home: Home = None, json: Json = False) -> None:
     """Create a personal access token, for a program that acts for you. It is shown once.
 
@@ -63,7 +63,7 @@ def create(name: TokenName, role: TokenRole = "reader", days: Days = 30, home: H
     sys.stdout.write(made.token + "\n")
 
 
-@app.command("list")
+@app.command("list", short_help="List your personal access tokens.")
 def list_(home: Home = None, json: Json = False) -> None:
     """List your personal access tokens, without the tokens themselves."""
     from tracelake.cli import render
@@ -83,7 +83,7 @@ def list_(home: Home = None, json: Json = False) -> None:
     )
 
 
-@app.command("revoke")
+@app.command("revoke", short_help="Revoke a personal access token.")
 def revoke(name: TokenName, home: Home = None, json: Json = False) -> None:
     """Revoke a personal access token of yours: the next call with it is refused."""
     from tracelake.cli import render
