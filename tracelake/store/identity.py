@@ -29,11 +29,10 @@ class User(Row, frozen=True):
 
 async def find_user(pool: asyncpg.Pool, named: str) -> User | None:
     """By the subject of a verified token, or by the id of a personal access token (`token_name`)."""
-    statement: str = "find_user"
-    value: str | UUID = named
-    if (token := token_named(named)) is not None:
-        statement, value = "find_user_of_token", token
-    return await find_row(pool, queries("identity")[statement], User, value)
+    token = token_named(named)
+    if token is not None:
+        return await find_row(pool, queries("identity")["find_user_of_token"], User, token)
+    return await find_row(pool, queries("identity")["find_user"], User, named)
 
 
 async def find_user_token(pool: asyncpg.Pool, token_hash: bytes) -> UUID | None:

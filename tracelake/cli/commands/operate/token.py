@@ -11,6 +11,7 @@ import typer
 
 from tracelake.cli import printing
 from tracelake.cli.options import Home, Json, settings_of
+from tracelake.domain.escape_controls import on_one_line
 from tracelake.errors import ServiceUnavailable, SetupError, Unauthenticated
 from tracelake.wire.call import Role
 
@@ -60,7 +61,7 @@ def create(name: TokenName, role: TokenRole = "reader", days: Days = 30, home: H
         render.as_json(made)
         return
     printing.err.print(f"it is not shown again, and holds until {render.when(made.expires_at)}", markup=False)
-    sys.stdout.write(made.token + "\n")
+    sys.stdout.write(on_one_line(made.token) + "\n")
 
 
 @app.command("list", short_help="List your personal access tokens.")
