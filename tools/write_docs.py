@@ -20,6 +20,7 @@ from tracelake.lite.postgres import Cluster
 from tracelake.settings import ANY_NAME, Settings, group_of, is_mapping, leaves
 from tracelake.store.describe import describe
 from tracelake.store.migrate import migrate
+from tracelake.wire.user_calls import CALLS
 
 REFERENCE = Path(__file__).parent.parent / "docs" / "reference"
 GENERATED = "<!-- Generated from the code by `make docs`; a test compares. -->"
@@ -62,12 +63,25 @@ The environment and `trace.toml` are refused as a source, so a leftover variable
 that freezes, until SIGCONT). A new commit or side effect gets a point in the code and in `POINTS`; a test compares the
 two.
 """
+PERMISSIONS_HEAD = f"""\
+# Permissions: which role may make which call?
+
+{GENERATED}
+
+A user has the role `reader`, `writer` or `admin`, each with the rights of those before it; a platform admin is an admin
+who may also manage organisations. A call without a token is answered with 401, one that the role does not allow with
+403, and one about an object of another organisation with 404. A personal access token has at most its own role.
+`POST /v1/query` and `GET /v1/me` are open to every role; `POST /v1/hooks/...` takes no token, because it is signed.
+[Manage access](../how-to/manage_access.md) says how roles are given.
+"""
+CALLERS = ("reader", "writer", "admin", "platform admin")
 
 
 def main() -> None:
     (REFERENCE / "settings.md").write_text(settings_page())
     (REFERENCE / "cli.md").write_text(cli_page())
     (REFERENCE / "crash_points.md").write_text(crash_points_page())
+    (REFERENCE / "permissions.md").write_text(permissions_page())
     (REFERENCE / "data_model.md").write_text(data_model_page())
 
 
@@ -122,6 +136,15 @@ def crash_points_page() -> str:
     lines = [*CRASH_POINTS_HEAD.splitlines(), "", "| where | points |", "|---|---|"]
     for where, points in groupby(POINTS, key=lambda point: point.partition(".")[0]):
         lines.append(f"| `{where}` | {', '.join(f'`{point}`' for point in points)} |")
+    return "\n".join(lines) + "\n"
+
+
+def permissions_page() -> str:
+    lines = [*PERMISSIONS_HEAD.splitlines(), "", f"| call | {' | '.join(CALLERS)} | what |", "|---" * 6 + "|"]
+    for call in sorted(CALLS.values(), key=lambda call: (call.path, call.method)):
+        least = CALLERS.index("platform admin" if call.platform else call.role)
+        cells = " | ".join("yes" if place >= least else "no" for place in range(len(CALLERS)))
+        lines.append(f"| `{call.method} /v1{call.path}` | {cells} | {call.summary} |")
     return "\n".join(lines) + "\n"
 
 

@@ -142,10 +142,9 @@ def test_no_input_makes_the_internal_api_fail(at: At) -> None:
         if aimed:
             known = {"dag": "chain", "job": "first", "dataset": str(at.listeners.chain.datasets["first"])}
             known["task"] = at.claim()["task"]["task_id"]
-            known |= {
-                name: str(uuid4()) for name in ("publish", "bundle", "delivery", "backfill", "request", "release")
-            }
-            known |= {"alert": "whales", "channel": "ops"}
+            made_up = ("publish", "bundle", "delivery", "backfill", "request", "release", "user")
+            known |= {name: str(uuid4()) for name in made_up}
+            known |= {"alert": "whales", "channel": "ops", "role": "finance", "org": "acme", "token": "robot"}
             case.path_parameters = {name: known[name] for name in case.path_parameters or {}}
         tokens = {"good": WORKER["X-Trace-Worker-Token"], "bad": "invalid"}
         case.headers = None

@@ -12,7 +12,7 @@ import pytest
 import typer
 
 from tests.support.dispatcher.control import HOLLOW, NOTHING
-from tools.write_docs import cli_page, settings_page, verbs
+from tools.write_docs import cli_page, permissions_page, settings_page, verbs
 from tracelake.cli.app import app
 from tracelake.delivery.routes import delivery_api
 from tracelake.dispatcher.http.internal_routes import internal_api
@@ -71,6 +71,10 @@ def test_the_settings_page_is_what_the_code_says() -> None:
 
 def test_the_command_line_page_is_what_the_code_says() -> None:
     assert (REFERENCE / "cli.md").read_text() == cli_page(), "run `make docs`"
+
+
+def test_the_permissions_page_is_what_the_code_says() -> None:
+    assert (REFERENCE / "permissions.md").read_text() == permissions_page(), "run `make docs`"
 
 
 def test_every_command_that_a_page_shows_exists() -> None:

@@ -32,7 +32,9 @@ KNOWN = {
     "dataset": "shop_orders",
     "alert": "whales",
     "channel": "ops",
-} | {name: str(uuid4()) for name in ("task", "publish", "bundle", "delivery", "backfill", "request", "release")}
+    "role": "finance",
+    "token": "robot",
+} | {name: str(uuid4()) for name in ("task", "publish", "bundle", "delivery", "backfill", "request", "release", "user")}
 """So that half of the calls are about something that is there."""
 NOT_POSSIBLE = (Unsatisfiable,)
 """A call without parameters cannot be sent wrongly."""

@@ -32,7 +32,7 @@ from tracelake.lite.certificates import ensure_certificates
 from tracelake.runtime.listeners import Listener, json_response, open_listeners
 from tracelake.settings import IdentitySettings, TlsSettings
 from tracelake.wire.client import WORKER_TOKEN, DispatcherClient
-from tracelake.wire.user_calls import CALLS, ROLES, USER, Call
+from tracelake.wire.user_calls import CALLS, USER
 
 pytestmark = pytest.mark.anyio
 
@@ -148,38 +148,6 @@ async def test_an_admin_invalidates_a_range_and_its_readers_do_it_again(trace: S
     explanation = await trace.got(READER, "GET", f"/v1/why?task={newest['id']}")
     assert explanation["steps"][0]["kind"] == "invalidation"
     assert "a reorg" in explanation["steps"][0]["sentence"]
-
-
-def path_of(call: Call) -> str:
-    return "/v1" + call.path.format_map(
-        {
-            "dag": "shop",
-            "job": "fetch",
-            "request": A_TASK,
-            "task": A_TASK,
-            "dataset": "shop_orders",
-            "publish": A_TASK,
-            "bundle": A_TASK,
-            "alert": "whales",
-            "channel": "ops",
-            "delivery": A_TASK,
-            "backfill": A_TASK,
-            "release": A_TASK,
-        }
-    )
-
-
-HERE = {name: call for name, call in CALLS.items() if call.service == "dispatcher"}
-"""Those of the delivery process are tested in tests/delivery."""
-
-
-@pytest.mark.parametrize("call", HERE.values(), ids=HERE)
-async def test_each_call_needs_a_token_of_its_role_or_higher(trace: System, call: Call) -> None:
-    for role in ROLES:
-        answer = await trace.ask(f"acme|{role}", call.method, path_of(call))
-        allowed = ROLES.index(role) >= ROLES.index(call.role)
-        assert answer.status_code in ({200, 400, 404} if allowed else {403}), (role, answer.text)
-    assert await trace.refused(None, call.method, path_of(call)) == (401, "unauthenticated")
 
 
 async def test_a_role_taken_away_is_gone_with_the_next_call(trace: System) -> None:

@@ -47,6 +47,15 @@ LEGAL: dict[str, Row] = {
     "org_roles": {"org_id": uid("org a"), "slug": "new", "name": "New"},
     "org_role_memberships": {"org_id": uid("org a"), "role_id": uid("role a"), "user_id": uid("user a")},
     "worker_tokens": {"name": "new", "token_hash": HASH},
+    "user_tokens": {
+        "org_id": uid("org a"),
+        "user_id": uid("user a"),
+        "name": "new",
+        "token_hash": HASH,
+        "role": "reader",
+        "created_at": T0,
+        "expires_at": T1,
+    },
     "signing_keys": {"kid": "new", "purpose": "task", "public_jwk": ES256},
     "udf_bundles": {
         "org_id": uid("org a"),
@@ -77,6 +86,12 @@ LEGAL: dict[str, Row] = {
         "producer_dag_name": "dag",
         "producer_job_name": "new",
         "producer_output_index": 0,
+    },
+    "dataset_access": {
+        "org_id": uid("org a"),
+        "dataset_uuid": uid("data a"),
+        "name": "blocks",
+        "visibility": "org",
     },
     "dataset_versions": {
         "org_id": uid("org a"),
@@ -364,6 +379,8 @@ def of(table: str, *rules: tuple[Any, ...]) -> list[Case]:
     ]
 
 
+OTHER_TOKEN = {"name": "other", "token_hash": b"1" * 32}
+
 CASES = [
     *of(
         "orgs",
@@ -378,6 +395,23 @@ CASES = [
         ("a user belongs to an org that exists", "org_id_fkey", {"org_id": uid("missing")}),
         ("a subject is one user, in one org", "external_id_once", {"external_id": "user b"}),
         ("a user has a subject", "external_id_says_something", {"external_id": ""}),
+        (
+            "subjects differ in more than case and form",
+            "subject_key_once",
+            {"subject_key": "ana"},
+            {"subject_key": "bob"},
+            a("users", external_id="Ana", subject_key="ana"),
+        ),
+        ("who is removed has no rights", "removed_has_no_platform", {"removed_at": T0, "platform_admin": True}),
+    ),
+    *of(
+        "user_tokens",
+        ("a token is of a user of its org", "user_of_same_org", {"user_id": uid("user b")}),
+        ("a token is one user's", "hash_once", {"token_hash": HASH}, OTHER_TOKEN, a("user_tokens")),
+        ("a user's tokens have different names", "name_once", {"name": "new"}, OTHER_TOKEN, a("user_tokens")),
+        ("a token's name is lower snake case", "name_is_snake", {"name": "Not-Snake"}),
+        ("a token is stored as a hash", "hash_is_sha256", {"token_hash": b"short"}),
+        ("a token ends after it begins", "expire_after_creation", {"expires_at": T0}),
     ),
     *of(
         "query_audit",
@@ -586,14 +620,21 @@ CASES = [
         ("an unpublished output has no name", "published_has_a_name", {"name": "blocks"}),
         ("what users see has a name", "published_has_a_name", {"visibility": "org"}),
         (
-            "a dataset for roles names them",
+            "only a dataset for roles names roles",
             "roles_when_by_role",
-            {"read_roles": "{}"},
+            {"visibility": "org"},
             {"name": "blocks", "visibility": "roles", "read_roles": ["finance"]},
         ),
         ("a dataset has a producer", "producer_is_named", {"producer_job_name": ""}),
         ("outputs count from 0", "output_index_from_zero", {"producer_output_index": -1}),
         ("storage is an object", "storage_is_object", {"storage": "[]"}),
+    ),
+    *of(
+        "dataset_access",
+        ("access is to a dataset of the same org", "dataset_of_same_org", {"dataset_uuid": uid("data b")}),
+        ("access is decided by a user of the same org", "user_of_same_org", {"set_by": uid("user b")}),
+        ("no user reads what is not published", "is_of_published", {"visibility": "internal"}),
+        ("only access for roles names roles", "roles_when_by_role", {"read_roles": ["role:finance"]}),
     ),
     *of(
         "dataset_versions",

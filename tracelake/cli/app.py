@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from tracelake.cli import printing
+from tracelake.cli.commands.admin import org, role, user
 from tracelake.cli.commands.data import alert, dag, dataset, deploy, diff, plan, query, release, udf, verify
 from tracelake.cli.commands.operate import config, db, outbox, processes, sink, token
 from tracelake.cli.commands.start import demo, devchain, doctor, down, status, up
@@ -69,10 +70,13 @@ app.command("trigger", short_help="Start a manual source.")(trigger.trigger)
 app.command("invalidate", short_help="Invalidate a part of a dataset; its readers recompute it.")(invalidate.invalidate)
 app.command("gaps", short_help="List what jobs have not processed; nothing if complete.")(gaps.gaps)
 app.add_typer(backfill.app, name="backfill", short_help="Process a range of the past, or all that jobs lack.")
+app.add_typer(user.app, name="user")
+app.add_typer(role.app, name="role")
+app.add_typer(org.app, name="org")
 app.add_typer(config.app, name="config")
 app.add_typer(db.app, name="db")
 app.add_typer(outbox.app, name="outbox")
-app.command("token", short_help="Print an API token of the Trace on this machine.")(token.token)
+app.add_typer(token.app, name="token", short_help="Print a token of this machine; create, list, revoke yours.")
 app.add_typer(sink.app, name="sink", short_help="Drains batches into data Postgres; lists and replays dead ones.")
 for name, verb in processes.VERBS.items():
     app.command(name)(verb)

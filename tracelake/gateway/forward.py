@@ -15,8 +15,8 @@ import httpx
 import msgspec
 from fastapi import Request, Response
 
-from tracelake.errors import ServiceUnavailable, Unauthenticated
-from tracelake.gateway.users import UNKNOWN_USER, WHERE, UserGate
+from tracelake.errors import ServiceUnavailable
+from tracelake.gateway.users import UserGate, unknown_user
 from tracelake.runtime.listeners import cancel_on_disconnect
 from tracelake.runtime.logs import current_log_fields
 from tracelake.runtime.read_body import bounded, read_bounded
@@ -57,9 +57,9 @@ class Upstream:
             answer = await self.http.request(method, url, content=body, headers=headers, timeout=timeout)
         except httpx.HTTPError as outage:
             raise ServiceUnavailable(f"the {self.name} does not answer: {outage or type(outage).__name__}") from None
-        return self._response(answer)
+        return self._response(answer, user)
 
-    def _response(self, answer: httpx.Response) -> Response:
+    def _response(self, answer: httpx.Response, user: str) -> Response:
         status, content = answer.status_code, answer.content
         if status in PASSED_THROUGH:
             kind = answer.headers.get("content-type", "application/json")
@@ -67,7 +67,7 @@ class Upstream:
             headers = {"retry-after": again} if again else None
             return Response(content, status_code=status, media_type=kind, headers=headers)
         if status == 401 and _where(content) == f"header {USER}":  # noqa: PLR2004 - the status of Unauthenticated
-            raise Unauthenticated(UNKNOWN_USER, where=WHERE)
+            raise unknown_user(user)
         raise ServiceUnavailable(f"the {self.name} answered {status} to the Gateway", hint="try again in a moment")
 
 

@@ -7,11 +7,12 @@ from typing import Final
 import httpx
 from fastapi import FastAPI, Request, Response
 
-from tracelake.errors import NotFound, Unauthenticated
+from tracelake.errors import NotFound
 from tracelake.gateway.forward import Upstream, forward_call, forward_query
 from tracelake.gateway.hooks import forward_hook
 from tracelake.gateway.openapi import DescribedListener, hook_operation, query_operation
-from tracelake.gateway.users import UNKNOWN_USER, WHERE, UserGate
+from tracelake.gateway.user_tokens import UserTokens
+from tracelake.gateway.users import UserGate, unknown_user
 from tracelake.runtime.listeners import HANDLERS, Listener, health_routes, json_response, open_listeners
 from tracelake.runtime.process import Process, wait_for_service
 from tracelake.settings import IdentitySettings, Settings, TlsSettings
@@ -51,7 +52,7 @@ def public_api(
     for kind, handler in HANDLERS.items():
         app.add_exception_handler(kind, handler)
     app.router.routes.extend(health_routes(dispatcher.ready))
-    gate = UserGate(identity, tls)
+    gate = UserGate(identity, tls, UserTokens(dispatcher.user_token))
     upstreams = {
         "dispatcher": Upstream("Dispatcher", dispatcher.http),
         "delivery": Upstream("delivery process", delivery),
@@ -69,7 +70,7 @@ def public_api(
         try:
             return json_response(await dispatcher.user(subject))
         except NotFound:
-            raise Unauthenticated(UNKNOWN_USER, where=WHERE) from None
+            raise unknown_user(subject) from None
 
     app.add_api_route(
         "/v1/query",

@@ -11,11 +11,12 @@ from typing import Any
 import jwt
 
 from tracelake.capability.jws import is_canonical
+from tracelake.domain.subjects import MAX_SUBJECT, USER_TOKEN, token_named
 from tracelake.errors import SettingsError, Unauthenticated
 from tracelake.gateway.issuer_keys import fetch_from, user_keys
+from tracelake.gateway.user_tokens import REFUSED, UserTokens
 from tracelake.settings import IdentitySettings, TlsSettings
 
-MAX_SUBJECT = 255
 DAY = 24 * 3600
 SKEW_SECONDS = 60
 REFUSED_FIELDS = frozenset({"jku", "jwk", "x5u", "x5c", "crit", "b64", "zip", "enc"})
@@ -26,21 +27,31 @@ HINT = "get a new one from the identity provider; in Lite, `trace token` prints 
 UNKNOWN_USER = "the token is valid, but its subject is no user of this system"
 
 
+def unknown_user(named: str) -> Unauthenticated:
+    """The Dispatcher does not know the user, or no longer the personal access token."""
+    return Unauthenticated(UNKNOWN_USER if token_named(named) is None else REFUSED, where=WHERE)
+
+
 class UnknownKey(jwt.InvalidTokenError):
     """The token names a key that the issuer does not publish."""
 
 
 class UserGate:
-    """Verifies user tokens: by the keys that an OIDC issuer publishes, or by the local issuer's one."""
+    """Verifies user tokens: by the keys that an OIDC issuer publishes, or by the local issuer's one.
 
-    def __init__(self, identity: IdentitySettings, tls: TlsSettings) -> None:
-        self._identity = identity
+    Personal access tokens are known to the Dispatcher.
+    """
+
+    def __init__(self, identity: IdentitySettings, tls: TlsSettings, tokens: UserTokens) -> None:
+        self._identity, self._tokens = identity, tokens
         url = identity.user_jwks_url
         self._keys = user_keys(fetch_from(url, tls)) if url is not None else None
 
     async def subject(self, authorization: str | None) -> str:
-        """The `sub` of a valid token. A worker token or a task's capability is refused."""
+        """The `sub` of a valid token, or the name of a personal one. Worker tokens and capabilities are refused."""
         token = _bearer(authorization)
+        if token.startswith(USER_TOKEN):
+            return await self._tokens.user(token, WHERE)
         try:
             _refuse_ambiguous(token)
             key, algorithm = await self._key_of(token)

@@ -15,5 +15,5 @@ def ensure_first_rows(state_dsn: str, worker_token: str) -> None:
     sql = queries("first_start")
     with psycopg.connect(state_dsn) as connection:
         ((org_id,),) = connection.execute(sql["ensure_org"].encode()).fetchall()
-        connection.execute(sql["ensure_admin"].encode(), (org_id, FIRST_ADMIN, "admin@localhost"))
+        connection.execute(sql["ensure_admin"].encode(), (org_id, "admin@localhost", FIRST_ADMIN))
         connection.execute(sql["ensure_worker_token"].encode(), ("lite", hash_token(worker_token)))

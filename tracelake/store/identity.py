@@ -9,6 +9,7 @@ from uuid import UUID
 
 import asyncpg
 
+from tracelake.domain.subjects import token_named
 from tracelake.store.queries import Row, find_row, queries
 
 Role = Literal["reader", "writer", "admin"]
@@ -20,10 +21,29 @@ class User(Row, frozen=True):
     org_slug: str
     email: str | None
     role: Role
+    platform_admin: bool = False
+    """May also create organisations."""
+    token_id: UUID | None = None
+    """The personal access token that acts for the user; `role` is no more than the token's."""
 
 
-async def find_user(pool: asyncpg.Pool, external_id: str) -> User | None:
-    return await find_row(pool, queries("identity")["find_user"], User, external_id)
+async def find_user(pool: asyncpg.Pool, named: str) -> User | None:
+    """By the subject of a verified token, or by the id of a personal access token (`token_name`)."""
+    token = token_named(named)
+    if token is not None:
+        return await find_row(pool, queries("identity")["find_user_of_token"], User, token)
+    return await find_row(pool, queries("identity")["find_user"], User, named)
+
+
+async def find_user_token(pool: asyncpg.Pool, token_hash: bytes) -> UUID | None:
+    """The id of a personal access token that holds; it is marked as used."""
+    sql = queries("user_tokens")
+    found = await pool.fetchrow(sql["find_token"], token_hash)
+    if found is None or not hmac.compare_digest(found["token_hash"], token_hash):
+        return None
+    await pool.execute(sql["mark_used"], found["id"])
+    token: UUID = found["id"]
+    return token
 
 
 async def is_worker_token(pool: asyncpg.Pool, token: str) -> bool:

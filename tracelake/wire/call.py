@@ -36,5 +36,7 @@ class Call:
     """How large a body may be."""
     seconds: float = 30.0
     """How long the answer may take."""
+    platform: bool = False
+    """Only platform admins may make it."""
     service: Literal["dispatcher", "delivery", "query"] = "dispatcher"
     """Who answers it."""

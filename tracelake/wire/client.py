@@ -50,7 +50,13 @@ from tracelake.wire.buffer_messages import (
     SettleRequest,
 )
 from tracelake.wire.comparison_messages import ComparisonHeld, ComparisonReport, ComparisonTaken, ComparisonWork
-from tracelake.wire.identity_messages import CredentialsAnswer, CredentialsRequest, UserAnswer
+from tracelake.wire.identity_messages import (
+    CredentialsAnswer,
+    CredentialsRequest,
+    UserAnswer,
+    UserTokenAnswer,
+    UserTokenRequest,
+)
 from tracelake.wire.message import CAPABILITY_HEADER, Message
 from tracelake.wire.output_messages import (
     CompleteAnswer,
@@ -133,6 +139,11 @@ class DispatcherClient:
     async def user(self, external_id: str) -> UserAnswer:
         answer = await self._get("/internal/user", external_id=external_id)
         return msgspec.json.decode(answer.content, type=UserAnswer)
+
+    async def user_token(self, token_hash: bytes) -> UUID:
+        """The id of the personal access token with this hash; NotFound unless it holds."""
+        request = UserTokenRequest(token_hash=token_hash.hex())
+        return (await _call(self.http, "/internal/user-token", request, UserTokenAnswer, {})).token_id
 
     async def relations(self, request: RelationsRequest, user: str | None = None) -> RelationsAnswer:
         """Where the rows of a query are stored, for this user, or for the attempt that the request names."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
+from typing import Annotated
 from uuid import UUID
 
 import msgspec
@@ -16,6 +17,16 @@ class UserAnswer(msgspec.Struct, frozen=True):
     org_slug: str
     email: str | None
     role: str
+    platform_admin: bool = False
+
+
+class UserTokenRequest(Message, frozen=True):
+    token_hash: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
+    """SHA-256 of a personal access token, which itself is sent to no other process."""
+
+
+class UserTokenAnswer(Message, frozen=True):
+    token_id: UUID
 
 
 class JsonWebKey(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -25,6 +25,15 @@ def require_role(role: str, call: Call) -> None:
         )
 
 
+def require_platform(is_platform_admin: bool, call: Call) -> None:
+    if call.platform and not is_platform_admin:
+        raise Forbidden(
+            "only a platform admin may do this",
+            where=f"{call.method} /v1{call.path}",
+            hint="ask the admin of the first organisation, whom the first start has created",
+        )
+
+
 def read_query(request: Request, call: Call) -> Message | None:
     items = request.query_params.multi_items()
     for name, _ in items:

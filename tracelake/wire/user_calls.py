@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from tracelake.errors import NotFound
 from tracelake.wire.alert_calls import ALERT_CALLS
 from tracelake.wire.call import LARGE_DAG_SECONDS, ROLES, Call, Role
+from tracelake.wire.identity_calls import IDENTITY_CALLS
 from tracelake.wire.release_calls import RELEASE_CALLS
 from tracelake.wire.run_calls import RUN_CALLS
 from tracelake.wire.user_bundles import MAX_BUNDLE_BODY, BundleAnswer, BundleList, BundleRequest, BundlesQuery
@@ -326,6 +327,7 @@ CALLS: Mapping[str, Call] = {
         *RELEASE_CALLS,
         *RUN_CALLS,
         *ALERT_CALLS,
+        *IDENTITY_CALLS,
     )
 }
 
@@ -344,6 +346,10 @@ PARTS: Mapping[str, tuple[re.Pattern[str], ...]] = {
     "alert": (_NAME,),
     "channel": (_NAME,),
     "delivery": (_UUID,),
+    "user": (_UUID,),
+    "role": (_NAME,),
+    "org": (_NAME,),
+    "token": (_NAME,),
 }
 """What a path parameter may be. Anything else is not found, and is never forwarded."""
 

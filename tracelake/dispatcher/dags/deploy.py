@@ -18,6 +18,7 @@ import asyncpg
 from tracelake.dispatcher.bundles.find_usable import find_usable
 from tracelake.dispatcher.dags.basis import Generations, find_basis
 from tracelake.dispatcher.dags.catalog import Published, catalog, operators
+from tracelake.dispatcher.dags.proposals import proposal_warnings
 from tracelake.domain.dag.catalog import Catalog, RuntimeSpec, Wired
 from tracelake.domain.dag.hashes import (
     BUFFERED,
@@ -64,7 +65,7 @@ class Deployed:
     jobs: Mapping[str, UUID]
     datasets: Mapping[JobOutput, UUID]
     warnings: tuple[Problem, ...] = ()
-    """Fields that have no effect."""
+    """Fields that have no effect, and access that is proposed where an other one is decided."""
 
 
 async def deploy_named(
@@ -98,7 +99,7 @@ async def deploy_dag(
         created,
         {job.name: job_id(version, job.name) for job in dag.jobs},
         dataset_ids(dag, OrgId(org_id)),
-        dag.warnings,
+        (*dag.warnings, *await proposal_warnings(pool, OrgId(org_id), dag, text)),
     )
 
 

@@ -15,14 +15,15 @@ from uuid import UUID
 from tracelake.dispatcher.dags.catalog import catalog
 from tracelake.dispatcher.dags.declare_tables import declare_tables
 from tracelake.dispatcher.dags.deploy import Runtimes, input_ids, storage_kinds
+from tracelake.dispatcher.dags.proposals import proposed_roles, publications
 from tracelake.dispatcher.signal import AfterCommit
 from tracelake.dispatcher.sources.retire import retire_sources
 from tracelake.dispatcher.versions.catch_up import request_catch_up
 from tracelake.domain.dag.catalog import Catalog, PublishedDataset
-from tracelake.domain.dag.hashes import dataset_ids, declared_ids, foreign_names
-from tracelake.domain.dag.model import BufferedDataset, Dag, JobOutput, Publication, Storage
+from tracelake.domain.dag.hashes import dataset_ids, foreign_names
+from tracelake.domain.dag.model import Dag, JobOutput, Storage
 from tracelake.domain.dag.parse import parse_dag
-from tracelake.domain.ids import DagVersionId, DatasetId, OrgId, job_id
+from tracelake.domain.ids import DagVersionId, OrgId, job_id
 from tracelake.domain.task import TaskState
 from tracelake.errors import Conflict, InvalidDag, NotFound
 from tracelake.store.queries import Connection, Queryable, Row, fetch_row, fetch_rows, find_row, queries
@@ -184,15 +185,11 @@ class _Switch:
         return Activated(self.dag.name, self.version, self.former, tasks.canceled, tasks.made_again)
 
     async def publish(self) -> None:
-        sql, ids, declared = queries("dags"), dataset_ids(self.dag, self.org), declared_ids(self.dag, self.org)
-        named: dict[DatasetId, Publication | BufferedDataset] = {
-            **{ids[JobOutput(published.job, published.output)]: published for published in self.dag.publish},
-            **{declared[buffered.name]: buffered for buffered in self.dag.buffered},
-        }
+        sql, ids, named = queries("dags"), dataset_ids(self.dag, self.org), publications(self.dag, self.org)
         names = [publication.name for publication in named.values()]
         await self._refuse_lost_names(list(named), names)
         await self.connection.execute(sql["clear_names"], self.org, self.dag.name, list(named), names)
-        roles = [json.dumps([f"role:{role}" for role in publication.read_roles]) for publication in named.values()]
+        roles = [json.dumps(proposed_roles(publication)) for publication in named.values()]
         await self.connection.execute(sql["set_names"], self.org, list(named), names, roles)
         kinds = storage_kinds(self.dag)
         await self.connection.execute(

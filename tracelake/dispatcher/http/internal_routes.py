@@ -35,10 +35,11 @@ from tracelake.runtime.logs import add_log_fields, is_debugging, log_fields
 from tracelake.runtime.metrics import OPENMETRICS_TEXT
 from tracelake.runtime.tracing import is_tracing, set_attributes
 from tracelake.store.db import OUTAGES, answers, unavailable
-from tracelake.store.identity import find_user
+from tracelake.store.identity import find_user, find_user_token
 from tracelake.store.signing_keys import published
 from tracelake.wire.alert_messages import FailuresRequest, TargetsRequest
 from tracelake.wire.buffer_messages import BufferRequest, SettleRequest
+from tracelake.wire.identity_messages import UserTokenAnswer, UserTokenRequest
 from tracelake.wire.read_call import read_message
 from tracelake.wire.rpc_share_messages import RpcSharesRequest
 from tracelake.wire.source_messages import (
@@ -71,13 +72,6 @@ def internal_api(control: Control) -> Starlette:
         await gate.require(request)
         task_id = _uuid(_parameter(request, "task_id"), "task_id")
         return json_response(await fetch_task(control.pool, control.jobs, payloads, task_id))
-
-    async def user(request: Request) -> Response:
-        await gate.require(request)
-        found = await find_user(control.pool, _parameter(request, "external_id"))
-        if found is None:
-            raise NotFound("no such user", where="query external_id")
-        return json_response(found)
 
     async def openapi(request: Request) -> Response:
         await gate.require(request)
@@ -117,7 +111,7 @@ def internal_api(control: Control) -> Starlette:
         Route("/metrics", metrics, methods=["GET"]),
         *_for_workers(control, gate),
         Route("/internal/task-fetch", task_fetch, methods=["GET"]),
-        Route("/internal/user", user, methods=["GET"]),
+        *_for_gateways(control, gate),
         Route("/internal/openapi.json", openapi, methods=["GET"]),
         Route("/internal/jwks/task", jwks, methods=["GET"]),
         *query_routes(control, gate),
@@ -127,6 +121,28 @@ def internal_api(control: Control) -> Starlette:
         *user_routes(control),
     ]
     return listener_app(routes, lambda: answers(control.pool), OUTAGES, lambda away: unavailable(away, control.home))
+
+
+def _for_gateways(control: Control, gate: WorkerGate) -> list[Route]:
+    async def user(request: Request) -> Response:
+        await gate.require(request)
+        found = await find_user(control.pool, _parameter(request, "external_id"))
+        if found is None:
+            raise NotFound("no such user", where="query external_id")
+        return json_response(found)
+
+    async def user_token(request: Request) -> Response:
+        await gate.require(request)
+        asked = await read_message(request, UserTokenRequest)
+        found = await find_user_token(control.pool, bytes.fromhex(asked.token_hash))
+        if found is None:
+            raise NotFound("no such token, or it has expired or was revoked", where="/token_hash")
+        return json_response(UserTokenAnswer(token_id=found))
+
+    return [
+        Route("/internal/user", user, methods=["GET"]),
+        Route("/internal/user-token", user_token, methods=["POST"]),
+    ]
 
 
 def _for_workers(control: Control, gate: WorkerGate) -> list[Route]:

@@ -22,7 +22,14 @@ from tracelake.wire.buffer_messages import (
     SettleRequest,
 )
 from tracelake.wire.comparison_messages import ComparisonHeld, ComparisonReport, ComparisonTaken
-from tracelake.wire.identity_messages import CredentialsAnswer, CredentialsRequest, KeySet, UserAnswer
+from tracelake.wire.identity_messages import (
+    CredentialsAnswer,
+    CredentialsRequest,
+    KeySet,
+    UserAnswer,
+    UserTokenAnswer,
+    UserTokenRequest,
+)
 from tracelake.wire.message import Message
 from tracelake.wire.openapi import answers, as_json, operation, query_parameters, schemas
 from tracelake.wire.output_messages import (
@@ -134,6 +141,9 @@ ROUTES = (
     ),
     DescribedRoute(
         "post", "/internal/rpc-shares", "Lease shares of pools of nodes", RpcSharesAnswer, "worker", RpcSharesRequest
+    ),
+    DescribedRoute(
+        "post", "/internal/user-token", "Find a personal access token", UserTokenAnswer, "worker", UserTokenRequest
     ),
     DescribedRoute("get", "/internal/user", "A user by subject", UserAnswer, "worker", query=UserQuery),
     DescribedRoute("post", "/internal/sources/drain", "The system goes down", DrainAnswer, "worker"),

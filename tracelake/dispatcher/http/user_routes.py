@@ -7,7 +7,7 @@ user's row for each call, so a role taken away is gone at once; nothing in a req
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 from urllib.parse import unquote
 from uuid import UUID, uuid4
@@ -41,6 +41,8 @@ from tracelake.dispatcher.flow.list_in_flight import list_in_flight
 from tracelake.dispatcher.flow.list_pauses import list_pauses
 from tracelake.dispatcher.flow.pause_job import pause_job, resume_job
 from tracelake.dispatcher.http.auth import WorkerGate
+from tracelake.dispatcher.http.identity_verbs import IDENTITY_VERBS
+from tracelake.dispatcher.http.user_call import UserCall, Verb
 from tracelake.dispatcher.outbox.list import list_outbox
 from tracelake.dispatcher.outbox.retry import retry_outbox
 from tracelake.dispatcher.releases.abandon import abandon_release
@@ -69,38 +71,12 @@ from tracelake.runtime.read_body import read_bounded
 from tracelake.store.db import OUTAGES, unavailable
 from tracelake.store.identity import User, find_user
 from tracelake.wire.message import Message
-from tracelake.wire.read_call import read_body, read_query, require_role
+from tracelake.wire.read_call import read_body, read_query, require_platform, require_role
 from tracelake.wire.user_backfills import BackfillRow
 from tracelake.wire.user_calls import CALLS, USER, Call, named
 from tracelake.wire.user_dags import ActivateAnswer, DagWarning, DeployAnswer, TriggerAnswer, TriggerRequest
 from tracelake.wire.user_datasets import InvalidateAnswer, InvalidateRequest
 from tracelake.wire.user_releases import Plan, ReleaseAnswer
-
-
-@dataclass(frozen=True)
-class UserCall:
-    """A call that may be made: by whom, about what, with what."""
-
-    control: Control
-    user: User
-    path: Mapping[str, str]
-    query: Any
-    body: Any
-
-    @property
-    def org(self) -> UUID:
-        return self.user.org_id
-
-    @property
-    def pool(self) -> asyncpg.Pool:
-        return self.control.pool
-
-    @property
-    def after(self) -> AfterCommit:
-        return self.control.after_commit
-
-
-Verb = Callable[[UserCall], Awaitable[Any]]
 
 
 def user_routes(control: Control) -> list[Route]:
@@ -118,6 +94,7 @@ def _endpoint(control: Control, gate: WorkerGate, call: Call, verb: Verb) -> Cal
             await gate.require(request)
             user = await asking_user(control.pool, request)
             require_role(user.role, call)
+            require_platform(user.platform_admin, call)
             path, query = named(request.path_params), read_query(request, call)
             asked = UserCall(control, user, path, query, await _body(control, request, call))
             return json_response(await _tried_twice(verb, asked))
@@ -245,6 +222,7 @@ async def _change_backfill(asked: UserCall, to: Change) -> BackfillRow:
 
 
 VERBS: Mapping[str, Verb] = {
+    **IDENTITY_VERBS,
     "list_dags": lambda asked: list_dags(asked.pool, asked.org),
     "show_dag": lambda asked: show_dag(asked.pool, asked.org, asked.path["dag"]),
     "deploy": _deploy,

@@ -11,6 +11,7 @@ from uuid import UUID
 import asyncpg
 
 from tracelake.dispatcher.dags.deploy import Runtimes
+from tracelake.dispatcher.dags.proposals import other_proposals
 from tracelake.dispatcher.releases.resolve import Change, Member, Pointer, resolve
 from tracelake.domain.dag.hashes import canonical_json, dataset_ids, declared_ids, job_hash
 from tracelake.domain.dag.model import Dag, SourceKind
@@ -58,6 +59,7 @@ async def plan_change(pool: asyncpg.Pool, org_id: UUID, texts: Sequence[str], *,
     datasets = [item for member in change.members for item in _datasets(change, member, known)]
     dags = [_planned_dag(member) for member in change.members]
     warnings = [text for member in change.members for text in _warnings(member, known)]
+    warnings += [text for member in change.members for text in await _proposals(pool, change.org, member)]
     return Planned(Plan(_hash(dags, datasets), bool(change.changed), dags, datasets, warnings), change)
 
 
@@ -194,6 +196,11 @@ def _warnings(member: Member, known: _Known) -> list[str]:
                 " and what is made from them, begin empty then"
             )
     return found
+
+
+async def _proposals(database: Queryable, org: OrgId, member: Member) -> list[str]:
+    dag = member.new.dag
+    return [f"{dag.name}.{item.name}: {item.reason}" for item in await other_proposals(database, org, dag)]
 
 
 def _hash(dags: Sequence[PlannedDag], datasets: Sequence[PlannedDataset]) -> str:

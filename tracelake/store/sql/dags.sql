@@ -151,13 +151,29 @@ UPDATE datasets d
        SELECT FROM unnest($3::uuid[], $4::text[]) AS p (id, name) WHERE p.id = d.id AND p.name = d.name);
 
 -- name: set_names
--- Sets the published names of datasets ($2, $3), and the roles that may read each ($4: as JSON).
+-- Sets the published names of datasets ($2, $3). The roles that the DAG proposes for each ($4: as JSON) count if neither
+-- the dataset nor the name was published before; otherwise who may read it stays as it was decided.
+WITH access AS (
+    INSERT INTO dataset_access (org_id, dataset_uuid, name, visibility, read_roles)
+    SELECT $1, p.id, p.name,
+           coalesce(a.visibility, CASE WHEN p.roles = '{}' THEN 'org' ELSE 'roles' END::dataset_visibility),
+           coalesce(a.read_roles, p.roles)
+      FROM (SELECT n.id, n.name, ARRAY(SELECT jsonb_array_elements_text(n.roles::jsonb)) AS roles
+              FROM unnest($2::uuid[], $3::text[], $4::text[]) AS n (id, name, roles)) p
+      LEFT JOIN LATERAL (
+          SELECT k.visibility, k.read_roles
+            FROM dataset_access k
+           WHERE k.org_id = $1 AND (k.dataset_uuid = p.id OR k.name = p.name)
+           ORDER BY k.dataset_uuid = p.id DESC, k.name = p.name DESC, k.set_at DESC
+           LIMIT 1) a ON true
+    ON CONFLICT (dataset_uuid, name) DO UPDATE SET name = excluded.name
+    RETURNING dataset_uuid, name, visibility, read_roles
+)
 UPDATE datasets d
-   SET name = p.name, visibility = CASE WHEN p.roles = '{}' THEN 'org' ELSE 'roles' END::dataset_visibility,
-       read_roles = p.roles, updated_at = now()
-  FROM (SELECT n.id, n.name, ARRAY(SELECT jsonb_array_elements_text(n.roles::jsonb)) AS roles
-          FROM unnest($2::uuid[], $3::text[], $4::text[]) AS n (id, name, roles)) p
- WHERE d.org_id = $1 AND d.id = p.id AND (d.name, d.read_roles) IS DISTINCT FROM (p.name, p.roles);
+   SET name = a.name, visibility = a.visibility, read_roles = a.read_roles, updated_at = now()
+  FROM access a
+ WHERE d.org_id = $1 AND d.id = a.dataset_uuid
+   AND (d.name, d.visibility, d.read_roles) IS DISTINCT FROM (a.name, a.visibility, a.read_roles);
 
 -- name: set_storage
 -- Sets the kind of storage of datasets to that of the version that becomes active.

@@ -6,10 +6,12 @@ ON CONFLICT (slug) DO UPDATE SET slug = excluded.slug
 RETURNING id;
 
 -- name: ensure_admin
--- Inserts its first user; one that exists is left as it is.
-INSERT INTO users (org_id, external_id, email, role)
-VALUES (%s, %s, %s, 'admin')
-ON CONFLICT (external_id) DO NOTHING;
+-- Inserts its first user, who may also create organisations; one that exists or was removed is left as it is.
+INSERT INTO users (org_id, external_id, subject_key, email, role, platform_admin)
+SELECT %s, f.subject, f.subject, %s, 'admin', true
+  FROM (VALUES (%s)) AS f (subject)
+ WHERE NOT EXISTS (SELECT FROM users u WHERE u.external_id = f.subject)
+ON CONFLICT DO NOTHING;
 
 -- name: ensure_worker_token
 -- Inserts the hash of the token that this machine's trusted processes use.

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tracelake.cli.commands.data.dataset_access import access
 from tracelake.cli.options import Home, Json, Yes
 
 if TYPE_CHECKING:
@@ -16,11 +17,15 @@ if TYPE_CHECKING:
     from tracelake.wire.user_datasets import DatasetDetail, DatasetRow
     from tracelake.wire.user_ledger import LedgerEntry
 
-app = typer.Typer(help="Datasets: list, show, sample, files, ledger, drop.", no_args_is_help=True)
+app = typer.Typer(help="Datasets: list, show, sample, files, ledger, access, drop.", no_args_is_help=True)
+app.command("access", short_help="Show or decide who may read a dataset.")(access)
 
 Rows = Annotated[int, typer.Option("--limit", help="Number of rows.", min=1, max=1000, metavar="N")]
 After = Annotated[int, typer.Option("--after", help="Begin behind this commit.", metavar="COMMIT", min=0)]
 Dataset = Annotated[str, typer.Argument(help="Its name or uuid.", metavar="DATASET", show_default=False)]
+
+READERS = {"internal": "no user", "org": "everybody", "roles": "only admins"}
+"""Who reads a dataset that is shared with no role."""
 
 
 @app.command("list")
@@ -177,7 +182,7 @@ def _show(found: DatasetDetail) -> None:
             ("uuid", found.dataset_uuid),
             ("made by", _made_by(found)),
             ("storage", found.storage),
-            ("read by", found.read_roles or {"internal": "no user", "org": "everybody"}.get(found.visibility)),
+            ("read by", found.read_roles or READERS[found.visibility]),
             ("last commit", found.last_commit or "none yet"),
         ]
     )

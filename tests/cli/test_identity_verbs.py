@@ -1,0 +1,98 @@
+"""`trace user`, `role`, `org`, `token` and `datasets access` as a user types them; and the tutorial about them."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from tests.support.systems.command_line import Running, Said, Trace
+from tracelake.store.first_start import FIRST_ADMIN
+
+pytestmark = pytest.mark.usefixtures("known_operators")
+PAGE = Path(__file__).parents[2] / "docs" / "tutorial" / "second_user.md"
+COMMAND = re.compile(
+    r"(?:(?P<kept>[A-Z]+)=\$\()?(?:TRACE_CLIENT__TOKEN=\$(?P<token>\w+) )?\.venv/bin/trace (?P<words>[^#)]*)"
+)
+
+
+@pytest.mark.usefixtures("running")
+def test_the_tutorial_of_a_second_user_does_what_it_says(
+    trace: Trace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = PAGE.read_text(encoding="utf-8")
+    file, kept = tmp_path / "orders.yaml", dict[str, str]()
+    file.write_text(text.partition("```yaml\n")[2].partition("```")[0])
+    commands = [line for line in text.splitlines() if ".venv/bin/trace" in line]
+    assert len(commands) > 15
+    for line in commands[1:]:  # the system runs already
+        found = COMMAND.match(line)
+        assert found is not None, line
+        monkeypatch.delenv("TRACE_CLIENT__TOKEN", raising=False)
+        if found["token"]:
+            monkeypatch.setenv("TRACE_CLIENT__TOKEN", kept[found["token"]])
+        words = [str(file) if word == file.name else word for word in shlex.split(found["words"])]
+        output = trace(*words)
+        assert (output.code != 0) is ("# refused" in line), (line, output)
+        if found["kept"]:
+            kept[found["kept"]] = output.out.strip()
+    assert set(kept) == {"ANA", "NIGHTLY"}
+
+
+def test_users_roles_organisations_and_access_are_managed(trace: Trace, running: Running, file: Path) -> None:
+    def good(*words: str) -> Said:
+        output = trace(*words)
+        assert output.code == 0, output.err
+        return output
+
+    added = good("user", "add", "oidc|a/b c", "--email", "ana@example.org", "--role", "writer", "--json").json
+    assert good("user", "show", "oidc|a/b c", "--json").json == added
+    assert good("user", "show", added["id"], "--json").json == added
+    assert "role" in good("user", "show", "oidc|a/b c").out
+    assert good("user", "set-role", "oidc|a/b c", "admin", "--json").json["role"] == "admin"
+    assert "oidc|a/b c" in good("user", "list").out
+    assert "finance is created" in good("role", "create", "finance", "--name", "Finance").out
+    assert "has role" in good("role", "grant", "finance", "oidc|a/b c").out
+    assert "ana@example.org" in good("role", "members", "finance").out
+
+    good("dag", "deploy", str(file), "--activate")
+    assert "every user" in good("datasets", "access", "shop_clean").out
+    assert "finance, and admins" in good("datasets", "access", "shop_clean", "--set", "finance").out
+    assert "only admins" in good("dataset", "access", "shop_clean", "--remove", "finance").out
+    assert "finance" in good("datasets", "access", "shop_clean", "--add", "role:finance").out
+    assert "shop_clean" in good("role", "list").out
+    refused = trace("role", "delete", "finance")
+    assert (refused.code, "shop_clean" in refused.err) == (1, True)
+    assert "no longer shared with it: shop_clean" in good("role", "delete", "finance", "--force").out
+    assert "is removed" in good("user", "remove", "oidc|a/b c", "--yes").out
+
+    assert "only a platform admin" in trace("org", "list").err
+    running.do(
+        running.control.pool.execute("UPDATE users SET platform_admin = true WHERE external_id = $1", FIRST_ADMIN)
+    )
+    assert "bakery|ana" in good("org", "create", "bakery", "--admin", "bakery|ana").out
+    assert "bakery" in good("org", "list").out
+    assert good("org", "show", "bakery", "--json").json["users"] == 1
+
+
+@pytest.mark.usefixtures("running")
+def test_what_is_refused_is_said_with_its_place(trace: Trace) -> None:
+    for words, says in (
+        (("user", "show", "acme|raeder"), "trace user list"),
+        (("user", "add", "x\u200by"), "/subject"),
+        (("user", "add", "x", "--email", "y"), "/email"),
+        (("user", "remove", FIRST_ADMIN, "--yes"), "last admin"),
+        (("user", "set-role", FIRST_ADMIN, "reader"), "last admin"),
+        (("role", "grant", "finance", FIRST_ADMIN), "there is no role"),
+        (("role", "create", "Finance"), "/role"),
+        (("role", "delete", "finance"), "there is no role"),
+        (("datasets", "access", "nothing", "--everyone"), "nothing"),
+        (("token", "create", "Robot"), "/name"),
+        (("token", "revoke", "robot"), "you have no token"),
+        (("token", "--subject", "no|user"), "no user of this system"),
+    ):
+        output = trace(*words)
+        assert (output.code, output.out) == (1, ""), words
+        assert says in output.err, (words, output.err)

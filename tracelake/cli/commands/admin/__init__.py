@@ -1,0 +1,1 @@
+"""Verbs of admins: users, roles, organisations; and the tokens of every user."""
