@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from operator import attrgetter
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 from urllib.parse import quote
 from uuid import UUID
 
@@ -13,24 +13,14 @@ import httpx
 import msgspec
 
 from tracelake.errors import (
-    Busy,
-    Conflict,
-    Forbidden,
-    Incompatible,
-    InvalidRequest,
-    LeaseLost,
     NotFound,
     Refused,
     ServiceUnavailable,
     SettingsError,
-    SnapshotTooOld,
-    TraceError,
-    Unauthenticated,
 )
 from tracelake.runtime.coalesce import Coalesced
 from tracelake.runtime.http_client import AsyncClient
 from tracelake.runtime.tls import client_context
-from tracelake.runtime.tracing import NO_HEADERS, trace_headers
 from tracelake.settings import Settings
 from tracelake.wire.alert_messages import (
     FailureAlert,
@@ -57,7 +47,7 @@ from tracelake.wire.identity_messages import (
     UserTokenAnswer,
     UserTokenRequest,
 )
-from tracelake.wire.message import CAPABILITY_HEADER, Message
+from tracelake.wire.message import CAPABILITY_HEADER
 from tracelake.wire.output_messages import (
     CompleteAnswer,
     CompleteBatchAnswer,
@@ -71,6 +61,7 @@ from tracelake.wire.output_messages import (
 )
 from tracelake.wire.query_messages import AuditAnswer, AuditRequest, AuditRow, RelationsAnswer, RelationsRequest
 from tracelake.wire.rpc_share_messages import RpcSharesAnswer, RpcSharesRequest
+from tracelake.wire.send_call import error_of, message_of, refusal_of, send_body, send_call
 from tracelake.wire.source_messages import (
     CHANGES_SECONDS,
     ChangesAnswer,
@@ -100,32 +91,11 @@ from tracelake.wire.user_datasets import DatasetDetail
 from tracelake.wire.user_ledger import LedgerPage, LedgerQuery
 from tracelake.wire.user_releases import ReleaseDetail
 
-A = TypeVar("A")
-
 WORKER_TOKEN = "X-Trace-Worker-Token"  # noqa: S105 - a header's name
 CLAIM_BATCH_ANSWER = msgspec.json.Decoder(ClaimBatchAnswer)
 CREDENTIALS_ANSWER: msgspec.json.Decoder[CredentialsAnswer] = msgspec.json.Decoder(CredentialsAnswer)
-REFUSALS: dict[str, type[TraceError]] = {
-    kind.code: kind
-    for kind in (
-        InvalidRequest,
-        Unauthenticated,
-        Forbidden,
-        NotFound,
-        Conflict,
-        Incompatible,
-        LeaseLost,
-        SnapshotTooOld,
-        Busy,
-    )
-}
-"""What a caller branches on; any other refusal is a Refused."""
-
-
 CONNECTIONS = 100
 """Of one process to a Dispatcher: fewer than the requests that it serves at once, so that others are served too."""
-TRY_AGAIN = frozenset({httpx.codes.REQUEST_TIMEOUT, httpx.codes.TOO_MANY_REQUESTS})
-"""A listener had no time or no capacity for the request, which is not at fault."""
 
 
 class DispatcherClient:
@@ -143,12 +113,12 @@ class DispatcherClient:
     async def user_token(self, token_hash: bytes) -> UUID:
         """The id of the personal access token with this hash; NotFound unless it holds."""
         request = UserTokenRequest(token_hash=token_hash.hex())
-        return (await _call(self.http, "/internal/user-token", request, UserTokenAnswer, {})).token_id
+        return (await send_call(self.http, "/internal/user-token", request, UserTokenAnswer, {})).token_id
 
     async def relations(self, request: RelationsRequest, user: str | None = None) -> RelationsAnswer:
         """Where the rows of a query are stored, for this user, or for the attempt that the request names."""
         headers = {USER: quote(user, safe="")} if user is not None else {}
-        return await _call(self.http, "/internal/query/relations", request, RelationsAnswer, headers)
+        return await send_call(self.http, "/internal/query/relations", request, RelationsAnswer, headers)
 
     async def ledger(self, user: str, dataset: str, query: LedgerQuery) -> LedgerPage:
         """A page of the ledger of a dataset, if this user may see it."""
@@ -168,23 +138,23 @@ class DispatcherClient:
         except httpx.HTTPError as away:
             raise ServiceUnavailable(f"the Dispatcher does not answer: {away or type(away).__name__}") from None
         if answer.is_error:
-            raise _refusal(answer)
+            raise refusal_of(answer)
         return answer
 
     async def audit(self, rows: Sequence[AuditRow]) -> AuditAnswer:
         request = AuditRequest(rows=list(rows))
-        return await _call(self.http, "/internal/query/audit", request, AuditAnswer)
+        return await send_call(self.http, "/internal/query/audit", request, AuditAnswer)
 
     async def release(self, user: str, release: UUID) -> ReleaseDetail:
         answer = await self._get_as(user, f"/releases/{release}")
         return msgspec.json.decode(answer.content, type=ReleaseDetail)
 
     async def take_comparison(self) -> ComparisonWork | None:
-        answer = await _post(self.http, "/internal/query/comparisons/take", b"", {})
+        answer = await send_body(self.http, "/internal/query/comparisons/take", b"", {})
         return msgspec.json.decode(answer.content, type=ComparisonTaken).work
 
     async def report_comparison(self, report: ComparisonReport) -> bool:
-        return (await _call(self.http, "/internal/query/comparisons/report", report, ComparisonHeld)).wanted
+        return (await send_call(self.http, "/internal/query/comparisons/report", report, ComparisonHeld)).wanted
 
     async def jwks(self) -> Mapping[str, Any]:
         """The public keys of capability tokens, as they are published."""
@@ -198,11 +168,11 @@ class DispatcherClient:
 
     async def lease_rpc_shares(self, request: RpcSharesRequest) -> RpcSharesAnswer:
         """What this worker may use of the limits of pools of nodes, for some seconds."""
-        return await _call(self.http, "/internal/rpc-shares", request, RpcSharesAnswer)
+        return await send_call(self.http, "/internal/rpc-shares", request, RpcSharesAnswer)
 
     async def drain_sources(self) -> int:
         """Asks every source to stop, because the system shuts down. Returns how many."""
-        answer = await _post(self.http, "/internal/sources/drain", b"", {})
+        answer = await send_body(self.http, "/internal/sources/drain", b"", {})
         return msgspec.json.decode(answer.content, type=DrainAnswer).stopping
 
     async def stops(self, mark: str) -> StopsAnswer:
@@ -212,7 +182,7 @@ class DispatcherClient:
 
     async def fire_schedules(self) -> FiredAnswer:
         """Has the Dispatcher decide the slots that are due."""
-        answer = await _post(self.http, "/internal/schedules/fire", b"", {})
+        answer = await send_body(self.http, "/internal/schedules/fire", b"", {})
         return msgspec.json.decode(answer.content, type=FiredAnswer)
 
     async def schedule_changes(self, mark: str, seconds: float) -> ChangesAnswer:
@@ -224,14 +194,14 @@ class DispatcherClient:
     async def hooks(self, items: Sequence[HookItem]) -> list[HookOutcome]:
         """Calls to webhook sources, for the Gateway; an outcome for each, in their order."""
         request = HookBatchRequest(items=list(items))
-        return (await _call(self.http, "/internal/hooks", request, HookBatchAnswer)).outcomes
+        return (await send_call(self.http, "/internal/hooks", request, HookBatchAnswer)).outcomes
 
     async def claim_batch(
         self, task_ids: Sequence[UUID], worker_id: str, claim_id: UUID | None = None
     ) -> list[Claimed | NotClaimed]:
         """Several claims in one call, answered in their order; with the same `claim_id` again, as before."""
         body = msgspec.json.encode(ClaimBatchRequest(task_ids=list(task_ids), worker_id=worker_id, claim_id=claim_id))
-        answer = await _post(self.http, "/internal/task-claim-batch", body, {})
+        answer = await send_body(self.http, "/internal/task-claim-batch", body, {})
         try:
             return CLAIM_BATCH_ANSWER.decode(answer.content).answers
         except msgspec.DecodeError as wrong:  # of a Dispatcher that is newer, say
@@ -240,21 +210,21 @@ class DispatcherClient:
     async def buffer_records(self, publish_ids: Sequence[UUID], datasets: Sequence[UUID] = ()) -> BufferAnswer:
         """The records of these publishes, and the tables of their datasets and of `datasets`."""
         request = BufferRequest(publish_ids=list(publish_ids), datasets=list(datasets))
-        return await _call(self.http, "/internal/buffer/records", request, BufferAnswer)
+        return await send_call(self.http, "/internal/buffer/records", request, BufferAnswer)
 
     async def settle_buffers(self, request: SettleRequest) -> int:
         """Reports the outcomes of batches. Returns how many were new."""
-        return (await _call(self.http, "/internal/buffer/settle", request, SettleAnswer)).settled
+        return (await send_call(self.http, "/internal/buffer/settle", request, SettleAnswer)).settled
 
     async def alert_targets(self, requests: Sequence[TargetRequest]) -> list[Target]:
         """Where alerts go, with the secrets of their channels: for the delivery process."""
         request = TargetsRequest(targets=list(requests))
-        return (await _call(self.http, "/internal/alerts/targets", request, TargetsAnswer)).targets
+        return (await send_call(self.http, "/internal/alerts/targets", request, TargetsAnswer)).targets
 
     async def failure_alerts(self, task_ids: Sequence[UUID]) -> list[FailureAlert]:
         """The alerts about tasks that have failed for good: for the sink."""
         request = FailuresRequest(task_ids=list(task_ids))
-        return (await _call(self.http, "/internal/alerts/failures", request, FailuresAnswer)).alerts
+        return (await send_call(self.http, "/internal/alerts/failures", request, FailuresAnswer)).alerts
 
     async def _get(self, path: str, *, wait: float | None = None, **parameters: str) -> httpx.Response:
         timeout = self.http.timeout if wait is None else httpx.Timeout(wait, connect=5)
@@ -263,9 +233,9 @@ class DispatcherClient:
         except httpx.HTTPError as away:
             raise ServiceUnavailable(f"the Dispatcher does not answer: {away or type(away).__name__}") from None
         if answer.status_code == httpx.codes.NOT_FOUND:
-            raise NotFound(_message(answer), where=path)
+            raise NotFound(message_of(answer), where=path)
         if answer.is_error:
-            raise ServiceUnavailable(f"the Dispatcher answered {answer.status_code}: {_message(answer)}", where=path)
+            raise ServiceUnavailable(f"the Dispatcher answered {answer.status_code}: {message_of(answer)}", where=path)
         return answer
 
 
@@ -290,25 +260,25 @@ class TaskClient:
         self._completions = completions(self._complete_several)
 
     async def heartbeat(self, token: str, request: HeartbeatRequest) -> HeartbeatAnswer:
-        return await _call(self._http, "/v1/task/heartbeat", request, HeartbeatAnswer, {CAPABILITY_HEADER: token})
+        return await send_call(self._http, "/v1/task/heartbeat", request, HeartbeatAnswer, {CAPABILITY_HEADER: token})
 
     async def events(self, token: str, request: EventsRequest) -> EventsAnswer:
-        return await _call(self._http, "/v1/task/events", request, EventsAnswer, {CAPABILITY_HEADER: token})
+        return await send_call(self._http, "/v1/task/events", request, EventsAnswer, {CAPABILITY_HEADER: token})
 
     async def files(self, token: str, request: FilesRequest) -> FilesAnswer:
-        return await _call(self._http, "/v1/task/files", request, FilesAnswer, {CAPABILITY_HEADER: token})
+        return await send_call(self._http, "/v1/task/files", request, FilesAnswer, {CAPABILITY_HEADER: token})
 
     async def logs(self, token: str, request: LogsRequest) -> LogsAnswer:
-        return await _call(self._http, "/v1/task/logs", request, LogsAnswer, {CAPABILITY_HEADER: token})
+        return await send_call(self._http, "/v1/task/logs", request, LogsAnswer, {CAPABILITY_HEADER: token})
 
     async def credentials(self, token: str, request: CredentialsRequest) -> CredentialsAnswer:
         body = msgspec.json.encode(request)
-        answer = await _post(self._http, "/v1/task/credentials", body, {CAPABILITY_HEADER: token})
+        answer = await send_body(self._http, "/v1/task/credentials", body, {CAPABILITY_HEADER: token})
         return CREDENTIALS_ANSWER.decode(answer.content)
 
     async def publish_buffer(self, token: str, request: BufferPublishRequest) -> BufferPublishAnswer:
         headers = {CAPABILITY_HEADER: token}
-        return await _call(self._http, "/v1/task/buffer-publish", request, BufferPublishAnswer, headers)
+        return await send_call(self._http, "/v1/task/buffer-publish", request, BufferPublishAnswer, headers)
 
     async def complete(self, token: str, request: CompleteRequest) -> CompleteAnswer:
         """By itself, or with others that end in the same moment."""
@@ -318,16 +288,16 @@ class TaskClient:
         return await self._completions(CompleteItem(capability_token=token, completion=request))
 
     async def _complete_one(self, token: str, body: bytes) -> CompleteAnswer:
-        answer = await _post(self._http, "/v1/task/complete", body, {CAPABILITY_HEADER: token})
+        answer = await send_body(self._http, "/v1/task/complete", body, {CAPABILITY_HEADER: token})
         return msgspec.json.decode(answer.content, type=CompleteAnswer)
 
     async def _complete_several(self, items: Sequence[CompleteItem]) -> Sequence[CompleteAnswer | Exception]:
         if len(items) == 1:
             return [await self._complete_one(items[0].capability_token, msgspec.json.encode(items[0].completion))]
         body = msgspec.json.encode(CompleteBatchRequest(items=list(items)))
-        answer = await _post(self._http, "/v1/task/complete-batch", body, {})
+        answer = await send_body(self._http, "/v1/task/complete-batch", body, {})
         outcomes = msgspec.json.decode(answer.content, type=CompleteBatchAnswer).outcomes
-        return [outcome.answer or _error_of(outcome.error or {}, Refused) for outcome in outcomes]
+        return [outcome.answer or error_of(outcome.error or {}, Refused) for outcome in outcomes]
 
 
 @asynccontextmanager
@@ -371,45 +341,3 @@ async def service_client(
         limits=limits,
     ) as http:
         yield http
-
-
-async def _call(
-    http: httpx.AsyncClient, path: str, request: Message, kind: type[A], headers: Mapping[str, str] = NO_HEADERS
-) -> A:
-    response = await _post(http, path, msgspec.json.encode(request), headers)
-    return msgspec.json.decode(response.content, type=kind)
-
-
-async def _post(http: httpx.AsyncClient, path: str, body: bytes, headers: Mapping[str, str]) -> httpx.Response:
-    """The answer; a refusal is raised as the error it is."""
-    try:
-        answer = await http.post(path, content=body, headers={**headers, **trace_headers()})
-    except httpx.HTTPError as away:
-        raise ServiceUnavailable(f"the Dispatcher does not answer: {away or type(away).__name__}") from None
-    if answer.is_error:
-        raise _refusal(answer)
-    return answer
-
-
-def _refusal(answer: httpx.Response) -> TraceError:
-    try:
-        error: dict[str, Any] = answer.json()["error"]
-    except (ValueError, KeyError, TypeError):
-        error = {}
-    is_final = answer.is_client_error and answer.status_code not in TRY_AGAIN
-    otherwise = Refused if is_final else ServiceUnavailable
-    return _error_of({"message": f"the Dispatcher answered {answer.status_code}", **error}, otherwise)
-
-
-def _error_of(error: Mapping[str, Any], otherwise: type[TraceError]) -> TraceError:
-    """The error in an answer, as the class of its code."""
-    kind = REFUSALS.get(error.get("code", ""), otherwise)
-    return kind(error.get("message") or "no reason was given", where=error.get("where"), hint=error.get("hint"))
-
-
-def _message(answer: httpx.Response) -> str:
-    try:
-        body: Any = answer.json()
-        return str(body["error"]["message"])
-    except (ValueError, KeyError, TypeError):
-        return answer.text[:200]
