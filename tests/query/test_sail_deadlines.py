@@ -20,11 +20,13 @@ import psutil
 import pyarrow as pa
 import pytest
 
+from tests.support.false_connect import false_connect
 from tests.support.lateness import measured_lateness
-from tests.support.systems.sail import SailSystem, sail_system
+from tests.support.systems.sail import SailSystem, sail_system, small_disk
 from tests.support.waiting import until
 from tracelake.errors import TraceError
 from tracelake.query.engine import CannotRun
+from tracelake.query.sail.connect import ConnectClient
 from tracelake.sandbox.cgroup import find_cgroups
 
 pytestmark = pytest.mark.anyio
@@ -119,6 +121,37 @@ async def test_a_fault_is_answered_within_the_limit_and_two_seconds(system: Sail
     await asyncio.gather(*system.engine._ending, return_exceptions=True)
     answer, _ = await verdict(system, COUNT, limit=120.0)
     assert answer == str([{"n": ROWS}]), "the next query is answered"
+
+
+async def test_an_engine_that_sends_no_end_of_its_answer_is_left_within_the_limit_and_two_seconds(
+    system: SailSystem, tmp_path: Path
+) -> None:
+    await system.engine.run(system.query(COUNT))
+    server = system.server()
+    honest = server._client
+    with false_connect(tmp_path) as (false, address):
+        false.answers = lambda: iter(lambda: [b""][false.over.wait(60)], b"")
+        server._client = ConnectClient(address, 1024 * 1024)
+        try:
+            answer, too_late = await verdict(system, COUNT)
+        finally:
+            server._client.close()
+            server._client = honest
+    assert answer == "QueryTimeout"
+    assert too_late <= 0
+
+
+async def test_a_full_disk_is_answered_within_the_limit_and_two_seconds(tmp_path: Path) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("run it as root: only root can mount a small disk")
+    async with sail_system(tmp_path) as system:
+        wide = pa.table({"t": [os.urandom(3000).hex() for _ in range(1000)]})
+        system.add("wide", wide, {"t": "string"})
+        with small_disk(system.folder / "sail"):
+            answer, too_late = await verdict(system, "SELECT count(t) AS n FROM wide")
+            assert answer == "CannotRun", "Spark runs it"
+            assert too_late <= 0
+            await system.engine.close()
 
 
 async def test_fifty_organisations_at_once_are_each_answered_or_refused_in_time_and_leave_nothing(

@@ -8,7 +8,6 @@ import os
 import signal
 import subprocess
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from uuid import UUID, uuid4
@@ -19,7 +18,7 @@ import pytest
 from tests.support import ROOT
 from tests.support.child_process import program
 from tests.support.false_connect import batch, complete, false_connect, schema_of_longs
-from tests.support.systems.sail import SailSystem, sail_system
+from tests.support.systems.sail import SailSystem, sail_system, small_disk
 from tests.support.waiting import until
 from tracelake.errors import EngineLost, QueryTimeout, ResultTooLarge
 from tracelake.lite.seaweedfs import SeaweedFS
@@ -254,16 +253,6 @@ async def test_a_full_disk_leaves_the_query_to_spark_and_nothing_behind(tmp_path
             assert await counted(system) == [{"n": ROWS}]
             assert len(list((system.folder / "sail").rglob("*.parquet"))) == 2
             await system.engine.close()
-
-
-@contextmanager
-def small_disk(folder: Path) -> Iterator[None]:
-    folder.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", folder], check=True)
-    try:
-        yield
-    finally:
-        subprocess.run(["umount", "-l", folder], check=True)
 
 
 def started(folder: Path, *before: str) -> tuple[subprocess.Popen[bytes], dict[str, object]]:
