@@ -305,6 +305,18 @@ async def test_a_plan_says_for_each_dataset_what_happens_and_why(control: Contro
     assert [(row.dag, row.cause) for row in wider.dags] == [("mill", "edited"), ("shop", "upstream")]
 
 
+async def test_a_plan_estimates_requests_to_nodes_by_those_of_the_last_tasks(control: Control, org: Org) -> None:
+    await control.pool.execute(
+        "UPDATE tasks t SET node_requests = 6 FROM jobs j WHERE j.id = t.job_id AND j.name = 'bake'"
+    )
+    found = await plan(control, org, MILL.format(1, 2))
+    assert {row.dataset: row.requests for row in found.datasets} == {"ask[0]": None, "flour": None, "bake[0]": 2 * 6}
+    again = await plan(control, org, MILL.format(1, 2))
+    await control.pool.execute("UPDATE tasks SET node_requests = 7 WHERE node_requests > 0")
+    moved = await plan(control, org, MILL.format(1, 2))
+    assert again.hash == moved.hash, "an estimate does not make it another plan"
+
+
 async def test_a_plan_changes_nothing(control: Control, org: Org) -> None:
     counts = (
         "SELECT (SELECT count(*) FROM dag_versions), (SELECT count(*) FROM datasets), (SELECT count(*) FROM releases)"

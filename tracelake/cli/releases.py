@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from tracelake.wire.user_releases import Plan, PlannedDataset, ReleaseDetail, ReleaseRow
 
 EVERY_SECONDS = 0.5
+COLUMNS = (
+    *("dataset", "dag", "why", "what happens", "partitions", "rows", "seconds", "node requests"),
+    *("read by", "users"),
+)
 
 
 def read_files(files: Sequence[str], *, json: bool) -> list[DagFile]:
@@ -45,8 +49,7 @@ def print_plan(plan: Plan) -> None:
     if not plan.changes:
         render.note("nothing changes: these versions are active already")
         return
-    columns = ("dataset", "dag", "why", "what happens", "partitions", "rows", "seconds", "read by", "users")
-    render.table(columns, [_line(row) for row in plan.datasets])
+    render.table(COLUMNS, [_line(row) for row in plan.datasets])
     for dag in plan.dags:
         if dag.cause == "upstream":
             render.note(f"DAG {dag.dag} is built again with its own file: it reads what changes")
@@ -59,7 +62,8 @@ def _line(row: PlannedDataset) -> tuple[object, ...]:
     seconds = None if row.seconds is None else round(row.seconds, 1)
     readers = ", ".join(row.readers) or None
     reused = f", {row.reused} there" if row.reused and row.action != "carry on" else ""
-    return row.dataset, row.dag, row.cause, row.action + reused, row.partitions, row.rows, seconds, readers, row.users
+    built = row.partitions, row.rows, seconds, row.requests or None
+    return row.dataset, row.dag, row.cause, row.action + reused, *built, readers, row.users
 
 
 def follow(gateway: Remote, release: ReleaseRow, *, quiet: bool, until_serving: bool) -> ReleaseDetail:

@@ -53,6 +53,8 @@ class PlannedDataset(Message, frozen=True):
     """Of the active generation: about as much is to be built."""
     seconds: float | None
     """About how long its tasks run, one after the other, as those of the active version did; None: none has run."""
+    requests: int | None
+    """About how many calls to chain nodes its tasks make, as those of the active version did; None: none has run."""
     readers: list[str]
     """Jobs of other DAGs that read it, as `dag.job`."""
     users: int

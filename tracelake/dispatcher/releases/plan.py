@@ -19,7 +19,7 @@ from tracelake.domain.ids import DatasetId, OrgId
 from tracelake.store.queries import Queryable, Row, fetch_rows, queries
 from tracelake.wire.user_releases import Action, Cause, Plan, PlannedDag, PlannedDataset
 
-VOLATILE = frozenset({"partitions", "reused", "rows", "bytes", "seconds", "users"})
+VOLATILE = frozenset({"partitions", "reused", "rows", "bytes", "seconds", "requests", "users"})
 """What changes with every commit and query: not part of a plan's hash."""
 
 
@@ -30,10 +30,13 @@ class Size(Row, frozen=True):
     bytes: int
 
 
-class JobTime(Row, frozen=True):
+class JobUse(Row, frozen=True):
+    """Of one task, on average."""
+
     dag_name: str
     job_name: str
     seconds: float
+    requests: float
 
 
 class QueryUsers(Row, frozen=True):
@@ -68,7 +71,7 @@ class _Known:
     """What the ledger, the tasks and the audit say about the datasets of a change."""
 
     sizes: Mapping[UUID, Size]
-    times: Mapping[tuple[str, str], float]
+    uses: Mapping[tuple[str, str], JobUse]
     users: Mapping[UUID, int]
     hashes: Mapping[tuple[str, str], str]
     """Of the jobs of the active versions."""
@@ -80,12 +83,12 @@ async def _measure(database: Queryable, change: Change) -> _Known:
     generations |= {generation for member in change.members for generation in member.generations.values()}
     datasets = list({dataset for member in change.members for dataset in member.generations})
     sizes = await fetch_rows(database, sql["measure_generations"], Size, list(generations))
-    times = await fetch_rows(database, sql["measure_jobs"], JobTime, change.org, names)
+    uses = await fetch_rows(database, sql["measure_jobs"], JobUse, change.org, names)
     users = await fetch_rows(database, sql["count_query_users"], QueryUsers, change.org, datasets)
     hashes = await fetch_rows(database, sql["list_job_hashes"], JobHash, change.org, names)
     return _Known(
         {size.dataset_version: size for size in sizes},
-        {(time.dag_name, time.job_name): time.seconds for time in times},
+        {(use.dag_name, use.job_name): use for use in uses},
         {row.dataset_uuid: row.users for row in users},
         {(row.dag_name, row.job_name): row.config_hash for row in hashes},
     )
@@ -164,7 +167,7 @@ class _Dataset:
         size = self.known.sizes.get(former) if former else None
         there = self.known.sizes.get(generation) if generation else None
         builds = action in {"build", "reuse"}
-        time = self.known.times.get((self.member.new.dag.name, self.job or ""))
+        use = self.known.uses.get((self.member.new.dag.name, self.job or "")) if size and builds else None
         return PlannedDataset(
             dag=self.member.new.dag.name,
             job=self.job,
@@ -177,7 +180,8 @@ class _Dataset:
             reused=there.partitions if there else 0,
             rows=size.rows if size and builds else 0,
             bytes=size.bytes if size and builds else 0,
-            seconds=time * size.partitions if time is not None and size and builds else None,
+            seconds=use.seconds * size.partitions if use and size else None,
+            requests=round(use.requests * size.partitions) if use and size else None,
             readers=[f"{r.dag_name}.{r.job_name}" for r in self.change.readers if r.dataset_uuid == self.id],
             users=self.known.users.get(self.id, 0),
         )

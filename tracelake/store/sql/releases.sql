@@ -54,13 +54,15 @@ SELECT p.dataset_version, count(*) AS partitions, coalesce(sum(p.row_count), 0):
  GROUP BY 1;
 
 -- name: measure_jobs
--- How long the last tasks of each job of the active versions of these DAGs ran, on average.
-SELECT j.dag_name, j.name AS job_name, t.seconds
+-- How long the last tasks of each job of the active versions of these DAGs ran, and how many requests to chain nodes they
+-- made, on average.
+SELECT j.dag_name, j.name AS job_name, t.seconds, t.requests
   FROM dag_current_versions c
   JOIN jobs j ON j.dag_version_id = c.dag_version_id
   CROSS JOIN LATERAL (
-      SELECT avg(extract(epoch FROM last.completed_at - last.started_at))::float8 AS seconds
-        FROM (SELECT completed_at, started_at FROM tasks
+      SELECT avg(extract(epoch FROM last.completed_at - last.started_at))::float8 AS seconds,
+             avg(last.node_requests)::float8 AS requests
+        FROM (SELECT completed_at, started_at, node_requests FROM tasks
                WHERE job_id = j.id AND status = 'Completed' ORDER BY id DESC LIMIT 100) last) t
  WHERE c.org_id = $1 AND c.dag_name = ANY ($2::text[]) AND t.seconds IS NOT NULL;
 
