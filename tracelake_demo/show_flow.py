@@ -30,26 +30,24 @@ class ShowFlow:
         self._schedule()
 
     def _pressure(self) -> None:
-        triggers = self._until_paused()
+        triggers, pause = self._until_paused()
         self._trigger(triggers * BLOCKS, FEW)
-        pause = self._pauses()[0]
         self.line(f"trace trigger        {triggers * BLOCKS // 10} tasks for `load`, which runs one at a time")
         self.line(f"trace job pauses     {NAME}.{pause['job']} is {pause['because']}")
-        self.wait(lambda: self._held() or not self._pauses(), "what comes meanwhile is held, or all is processed")
-        self.line(f"                     a further trigger is accepted; {self._held()} event waits meanwhile")
+        self.line(f"                     a further trigger is accepted; {self._held() or 'no'} event waits meanwhile")
         tasks = (triggers * BLOCKS + FEW) // 10
         self.wait(lambda: len(self.system.tasks(NAME, job="load", status="Completed")) == tasks, "all is processed")
         self.wait(lambda: not self._pauses(), "nothing is paused any more")
         self.line(f"                     resumed when the queue was short: {tasks} tasks, each once")
 
-    def _until_paused(self) -> int:
-        """How many triggers it took: a quick machine may have worked one off before its queue is looked at."""
+    def _until_paused(self) -> tuple[int, dict[str, Any]]:
+        """How many triggers it took, and the pause: a quick machine may have worked one off before it is looked at."""
         for number in range(4):
             self._trigger(number * BLOCKS, BLOCKS)
             tasks = (number + 1) * BLOCKS // 10
             self.wait(partial(self._is_paused_or_done, tasks), "the queue of `load` pauses `cut`")
-            if self._pauses():
-                return number + 1
+            if pauses := self._pauses():
+                return number + 1, pauses[0]
         raise SetupError("the demo failed: expected that the queue of `load` pauses `cut`")
 
     def _is_paused_or_done(self, tasks: int) -> bool:
@@ -64,7 +62,17 @@ class ShowFlow:
         return [pause for pause in answer.json()["pauses"] if pause["dag"] == NAME and pause["cause"]]
 
     def _held(self) -> int:
-        return sum(int(pause["held"]) for pause in self._pauses())
+        """How many events are held, as soon as some are; 0 if everything is processed before any is seen."""
+        found = 0
+
+        def is_held() -> bool:
+            nonlocal found
+            pauses = self._pauses()
+            found = sum(int(pause["held"]) for pause in pauses)
+            return found > 0 or not pauses
+
+        self.wait(is_held, "what comes meanwhile is held, or all is processed")
+        return found
 
     def _schedule(self) -> None:
         source = self.system.trace("source", "show", NAME, "tick")
