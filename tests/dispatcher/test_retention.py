@@ -48,7 +48,7 @@ DELETED_BY = {
 STATIC = {
     "state": {
         # Made by people, and deleted by them.
-        *("orgs", "users", "org_roles", "org_role_memberships", "worker_tokens", "url_keys"),
+        *("orgs", "users", "org_roles", "org_role_memberships", "worker_tokens", "user_tokens", "url_keys"),
         *("alert_channels", "alert_definitions", "alert_definition_channels", "backfills"),
         # Rows of deployed versions: as many as there are versions.
         *(
@@ -60,7 +60,7 @@ STATIC = {
             "dag_version_datasets",
             "job_inputs",
         ),
-        *("column_lineage", "buffered_datasets", "dataset_heads"),
+        *("column_lineage", "buffered_datasets", "dataset_heads", "dataset_access"),
         # One for each time that somebody deploys or activates.
         *("dag_activations", "releases", "release_members", "release_comparisons"),
         # One for each job, input or key.

@@ -46,8 +46,14 @@ def backlog(spark: SparkSession, folder: Path) -> tuple[list[list[str]], list[st
         go_on.touch()
         for item in (*hold, *waiting):
             item.result()
-    found = [line.split() for line in ran.read_text().splitlines()]
+    found = sorted((line.split() for line in ran.read_text().splitlines()), key=partial(launched, scheduler))
     return found, [pool.name() for pool in items_of(scheduler.getAllPools())]
+
+
+def launched(scheduler: Any, ran: list[str]) -> int:
+    """When Spark gave the job's task a core; its Python may start later, and later than that of the next."""
+    (task,) = items_of(scheduler.statusStore().taskList(int(ran[1]), 0, CORES))
+    return int(task.launchTime().getTime())
 
 
 def first_come(found: list[list[str]]) -> bool:

@@ -29,7 +29,6 @@ from tracelake.dispatcher.tasks.verify_outputs import Schema
 from tracelake.domain.task import TaskState
 from tracelake.store.jobs import Job, JobOutput
 from tracelake.store.queries import Connection, Row, fetch_rows, queries
-from tracelake.store.tasks import fence_columns
 from tracelake.wire.markers import ColumnEntry
 from tracelake.wire.output_messages import CompleteRequest, EventBody, OutputBody
 
@@ -190,7 +189,7 @@ async def _mark(connection: Connection, batch: Sequence[Completion], originals: 
     generations = {output.dataset_version for request in requests for output in request.outputs}
     rows = await connection.fetch(
         queries("reuse")["mark_memoized"],
-        *fence_columns(requests),
+        [request.task_id for request in requests],
         [originals[request.task_id][0].original for request in requests],
         [originals[request.task_id][0].memo_key for request in requests],
         list(generations),

@@ -45,19 +45,18 @@ SELECT f.task_id, f.memo_key, f.original, f.dataset_uuid, f.partition_key, f.sta
 UPDATE tasks SET woken_at = now() WHERE id = ANY ($1::uuid[]) AND (status = 'Queued') IS TRUE AND woken_at IS NULL;
 
 -- name: mark_memoized
--- Records whose files tasks use that this transaction completed, and that these generations lie in several folders now. A
--- row for each task whose key, of what its claim pinned, is that of its original: another commit may have come since that was found.
+-- Records whose files tasks use that this transaction completed, behind the fence, and that these generations lie in several
+-- folders now. A row for each task whose key, of what its claim pinned, is that of its original: another commit may have
+-- come since that was found.
 WITH reused AS (
-    SELECT * FROM unnest($1::uuid[], $2::int[], $3::uuid[], $4::uuid[], $5::bytea[])
-        AS r (task_id, attempt, lease_token, original, memo_key)
+    SELECT * FROM unnest($1::uuid[], $2::uuid[], $3::bytea[]) AS r (task_id, original, memo_key)
 ), sharing AS (
-    UPDATE dataset_versions v SET shares_files = true WHERE v.id = ANY ($6::uuid[]) AND NOT v.shares_files
+    UPDATE dataset_versions v SET shares_files = true WHERE v.id = ANY ($4::uuid[]) AND NOT v.shares_files
 )
 UPDATE tasks t
    SET memoized_from = r.original, bytes_written = 0
   FROM reused r
- WHERE t.id = r.task_id AND holds_lease(t, r.attempt, r.lease_token) -- fence
-   AND (t.status = 'Completed') IS TRUE AND t.memo_key = r.memo_key
+ WHERE t.id = r.task_id AND (t.status = 'Completed') IS TRUE AND t.memo_key = r.memo_key
 RETURNING t.id;
 
 -- name: wake_left
