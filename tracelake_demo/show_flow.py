@@ -81,7 +81,7 @@ class ShowFlow:
         self.system.trace("source", "fire", NAME, "tick")
         tasks = len(fired) + 1
         self.wait(lambda: len(self.system.tasks(NAME, job="tock", status="Completed")) >= tasks, "each fire has a task")
-        self.line("trace source fire    once more, by hand: its task is completed")
+        self.line("trace source fire    at once, by hand: its task is completed")
 
 
 def _fires(source: dict[str, Any], fired: int) -> str:
