@@ -79,14 +79,14 @@ class Lines:
                 await self._post(batch)
 
     async def close(self) -> None:
-        if self._soon is not None:
-            self._soon.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._soon
         if self._dropped:
             text = f"... {self._dropped} more lines or pieces were dropped"
             self._waiting.append(LogLine(at=datetime.now(UTC), text=text, level="warning"))
         await self.send()
+        if self._soon is not None:
+            self._soon.cancel()  # not before: the lines that it is sending would be lost
+            with suppress(asyncio.CancelledError):
+                await self._soon
 
     async def _send_soon(self) -> None:
         await asyncio.sleep(SOON_SECONDS)

@@ -176,10 +176,9 @@ class Traffic:
             if self.late and status == CONFLICT:  # a Dispatcher that froze executed the activation again now
                 return
             assert status == 200, said
-        status, said = await self.caller.user("DELETE", "/dags/brief")
-        if self.late and status == CONFLICT:
-            return
-        assert status == 200, said
+        if not self.late:  # executed late, it would delete the version that the next round has deployed
+            status, said = await self.caller.user("DELETE", "/dags/brief")
+            assert status == 200, said
 
     async def settle(self) -> None:
         """No source runs any more, and everything has had its attempt: now all can drain."""
