@@ -33,10 +33,10 @@ defaults: {runtime: ecs_platform}
 jobs:
   - {name: ask, operator: pull, source: {kind: manual}}
   - {name: grind, operator: pull, inputs: [{from: {job: ask}}]}
-  - {name: tell, operator: pull, inputs: [{from: {job: grind}}], outputs: [{dataset: told}]}
+  - {name: notify, operator: pull, inputs: [{from: {job: grind}}], outputs: [{dataset: notices}]}
 publish:
   flour: {job: grind}
-  told: {storage: postgres, write_mode: buffered, columns: {id: text}, unique_key: [id]}
+  notices: {storage: postgres, write_mode: buffered, columns: {id: text}, unique_key: [id]}
 """
 READER = """
 name: shop
@@ -80,7 +80,7 @@ async def test_its_versions_are_gone_its_files_are_removed_and_its_commits_stay(
     assert (counted.generations, counted.partitions) == (1, 1)
     assert (await show_dag(control.pool, org.id, "mill")).versions, "a dry run deletes nothing"
     deleted = await delete_dag(control.pool, org.as_user, "mill")
-    assert (deleted.changed, deleted.partitions, deleted.tables) == (True, 1, ["told"])
+    assert (deleted.changed, deleted.partitions, deleted.tables) == (True, 1, ["notices"])
     assert (await list_dags(control.pool, org.id)).dags == []
     for refused in (
         show_dag(control.pool, org.id, "mill"),

@@ -168,8 +168,8 @@ async def test_a_job_with_effects_elsewhere_gets_tasks_for_new_partitions_and_no
     await deployed_and_active(control, org, DAG)
     await ground(control, org, (0, 9))
     await settle(control)
-    declared = "publish: {told: {storage: postgres, write_mode: buffered, columns: {id: text}, unique_key: [id]}}\n"
-    text = DAG.replace("PerPartition, ", "PerPartition, outputs: [{dataset: told}], ") + declared
+    declared = "publish: {notices: {storage: postgres, write_mode: buffered, columns: {id: text}, unique_key: [id]}}\n"
+    text = DAG.replace("PerPartition, ", "PerPartition, outputs: [{dataset: notices}], ") + declared
     done = await deployed_and_active(control, org, text)
     await ground(control, org, (10, 19))
     await caught_up(control)
