@@ -21,17 +21,17 @@ up: setup ## the platform, until Ctrl-C
 
 # Tests start hundreds of Pythons, and each rewrites the asserts of what it imports: the result is kept, always.
 test: export PYTHONDONTWRITEBYTECODE =
-test: setup ## the tests, in three processes (ARGS="tests/store -x", WORKERS=0 for one)
+test: setup ## the tests but those marked long, in three processes (ARGS="tests/store -x", WORKERS=0 for one)
 	@$(BIN)/python tools/get_anvil.py
 	@$(BIN)/python -m pytest -n $(or $(WORKERS),3) $(ARGS)
 
 # Each option of tests/conftest.py that says how long or how many, large.
-LONG := --timeout 3600 --storm-seconds 180 --fault-seconds 120 --storms 20 \
+LONG := --long --timeout 3600 --storm-seconds 180 --fault-seconds 120 --storms 20 \
 	--sql-examples 1000 --bomb-examples 1000 --prefix-examples 5000 --version-examples 300 --parity-examples 40000 \
 	--scale-ins 1000 --switch-reads 10000 --generated-code
 
 test-all: override ARGS := $(LONG) $(ARGS)
-test-all: test ## as test, with long storms and many made-up examples; over an hour
+test-all: test ## every test, with long storms and many made-up examples; over an hour
 
 check: setup ## ruff, mypy, import-linter, and a strict build of the documentation
 	@$(BIN)/ruff check

@@ -22,7 +22,8 @@ import uvloop
 from bench.cpu import cpu_seconds, per_task_ms
 from bench.noop_worker import deploy
 from bench.report import report
-from bench.rig import WORKER_TOKEN, Rig, rig
+from bench.rig import Rig, rig
+from tests.support.service_tokens import as_service
 
 TASKS = 50
 DAG = """
@@ -69,7 +70,7 @@ async def _claimed(system: Rig, http: aiohttp.ClientSession) -> list[Any]:
     answers = []
     for row in await system.pool.fetch("SELECT id FROM tasks WHERE woken_at IS NOT NULL AND status = 'Queued'"):
         body = json.dumps({"task_id": str(row["id"]), "worker_id": "bench"})
-        headers = {"X-Trace-Worker-Token": WORKER_TOKEN}
+        headers = as_service("worker")
         async with http.post(f"{system.internal_api}/internal/task-claim", data=body, headers=headers) as answer:
             answers.append(await answer.json())
     return answers

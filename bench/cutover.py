@@ -23,13 +23,13 @@ import uvloop
 from bench.noop_worker import ask, deploy
 from bench.plan import JOBS, dag
 from bench.report import report
-from bench.rig import WORKER_TOKEN, Rig, rig
+from bench.rig import Rig, rig
+from tests.support.service_tokens import as_gateway, as_service
 from tracelake.dispatcher.dags.switch import parse_versions, switch
 from tracelake.dispatcher.runtimes.known import runtime_specs
 from tracelake.domain.ids import OrgId
 from tracelake.settings import RUNTIMES
 from tracelake.store.db import open_pool
-from tracelake.wire.user_calls import USER
 
 READERS = 50
 PAUSE_SECONDS = 1.0
@@ -99,7 +99,8 @@ async def reading(system: Rig) -> AsyncIterator[list[tuple[str, ...]]]:
 
 async def _read(system: Rig, http: aiohttp.ClientSession, seen: list[tuple[str, ...]]) -> None:
     url = f"{system.internal_api}/internal/query/relations"
-    headers = {"x-trace-worker-token": WORKER_TOKEN, USER: "local|admin", "content-type": "application/json"}
+    proven = as_gateway("local|admin", "query")
+    headers = {**proven, **as_service("query"), "content-type": "application/json"}
     body = msgspec.json.encode({"tables": [{"name": name} for name in NAMES]})
     while True:
         async with http.post(url, data=body, headers=headers) as got:

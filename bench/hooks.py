@@ -25,8 +25,9 @@ import uvloop
 
 from bench.noop_worker import deploy
 from bench.report import report
-from bench.rig import WORKER_TOKEN, Rig, rig
+from bench.rig import Rig, rig
 from tests.support.hook_signatures import sign
+from tests.support.service_tokens import TOKENS
 from tracelake.domain.sources.signatures import HookScheme
 from tracelake.lite.network_ports import free_port
 
@@ -103,7 +104,7 @@ async def gateway(system: Rig) -> AsyncIterator[tuple[str, subprocess.Popen[byte
         "tls": {"ca": str(folder / "ca.pem"), "cert": str(folder / "server.pem"), "key": str(folder / "server.pem")},
         "gateway": {"port": port},
         "endpoints": {"dispatcher_internal": system.internal_api},
-        "identity": {"worker_token": WORKER_TOKEN, "user_public_key": "-"},
+        "identity": {"service_token": TOKENS["gateway"], "user_public_key": "-"},
         "log": {"level": "warning"},
     }
     process = _start(document)

@@ -11,7 +11,8 @@ from typing import Any
 import aiohttp
 import msgspec
 
-from bench.rig import WORKER_TOKEN, Rig
+from bench.rig import Rig
+from tests.support.service_tokens import as_gateway, as_service
 from tracelake.wire.client import completions
 from tracelake.wire.output_messages import (
     CompleteAnswer,
@@ -21,7 +22,6 @@ from tracelake.wire.output_messages import (
     CompleteRequest,
 )
 from tracelake.wire.task_messages import ClaimBatchAnswer, Claimed, NotClaimed
-from tracelake.wire.user_calls import USER
 
 QUEUE = "tasks-ecs_platform"
 ANSWER = msgspec.json.Decoder(Claimed | NotClaimed)
@@ -88,7 +88,7 @@ class NoopWorker:
         return BATCH_ANSWER.decode(await self._ask("task-claim-batch", body)).answers
 
     async def _ask(self, verb: str, body: bytes) -> bytes:
-        url, headers = f"{self._rig.internal_api}/internal/{verb}", {"x-trace-worker-token": WORKER_TOKEN}
+        url, headers = f"{self._rig.internal_api}/internal/{verb}", as_service("worker")
         async with self._http.post(url, data=body, headers=headers) as got:
             return await got.read()
 
@@ -151,7 +151,7 @@ async def working(
 
 async def ask(rig: Rig, method: str, path: str, body: Any, user: str = "local|admin") -> Any:
     """A call of the user API, as the Gateway makes it."""
-    headers = {"x-trace-worker-token": WORKER_TOKEN, USER: user, "content-type": "application/json"}
+    headers = {**as_gateway(user), "content-type": "application/json"}
     async with (
         aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=rig.tls)) as http,
         http.request(

@@ -11,12 +11,12 @@ from typing import Any
 import structlog
 
 from bench.noop_worker import QUEUE
-from bench.rig import WORKER_TOKEN, Rig
+from bench.rig import Rig
+from tests.support.service_tokens import as_service
 from tracelake.adapters.objects_disk import DiskObjects
 from tracelake.operators.api.context import Resources
 from tracelake.operators.api.outcome import Outcome
 from tracelake.runtime.http_client import AsyncClient
-from tracelake.wire.client import WORKER_TOKEN as HEADER
 from tracelake.wire.client import DispatcherClient, TaskClient
 from tracelake.wire.output_messages import CompleteAnswer, CompleteRequest
 from tracelake.wire.task_messages import TaskPayload
@@ -53,7 +53,7 @@ async def product_working(
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
     more: dict[str, Any] = {"verify": rig.tls, "timeout": 30}
     async with (
-        AsyncClient(base_url=rig.internal_api, headers={HEADER: WORKER_TOKEN}, **more) as internal,
+        AsyncClient(base_url=rig.internal_api, headers=as_service("worker"), **more) as internal,
         AsyncClient(base_url=rig.task_api, **more) as task,
     ):
         counted, stop = Counted(task), asyncio.Event()

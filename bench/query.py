@@ -5,8 +5,8 @@ Dispatcher that answers at once), to a bare Spark session that has the view alre
 where that is installed. In turn, so that whatever else the machine does falls on all. The service keeps the plan of a
 query that is repeated on Spark (never its rows), so the headline and its ratios are of a text that nobody asked before,
 `new_group`, where all sides plan; so are those of the eight clients at once. `ratio_asked_before` is of the others.
-Beside that the first query after the start, the memory with three organisations, and the gate by itself. All on the
-event loop that `trace query` has.
+Beside that the first query after the start, the first one after the engines were killed, the memory with three
+organisations, and the gate by itself. All on the event loop that `trace query` has, on which the clients are too.
 
 With `--bombs`: the p95 of one organisation's queries, while another sends queries without a pause that no gate refuses
 and that take all the time, memory or bytes they can get; by turns with and without them.
@@ -37,6 +37,7 @@ import uvloop
 from pydantic import SecretStr
 
 from bench.report import report
+from tests.support.service_tokens import as_service
 from tracelake.adapters.objects_disk import DiskObjects
 from tracelake.domain.object_names import Folder
 from tracelake.domain.sql.gate import _check, _parsed, check_sql
@@ -45,7 +46,7 @@ from tracelake.query.process import serving
 from tracelake.query.spark import QuerySpark, query_options
 from tracelake.runtime.http_client import AsyncClient
 from tracelake.runtime.metrics import Metrics
-from tracelake.settings import DataSettings, IdentitySettings, Settings, TlsSettings, load_settings
+from tracelake.settings import DataSettings, Settings, TlsSettings, load_settings
 from tracelake.spark.owner import SparkOwner
 from tracelake.wire.client import DispatcherClient
 from tracelake.wire.output_messages import PartitionFiles
@@ -57,6 +58,7 @@ from tracelake.wire.query_messages import (
     RelationsAnswer,
     RelationsRequest,
 )
+from tracelake.wire.service_user import ServiceUser
 
 ROWS: Final = 100_000
 FILES: Final = 2
@@ -83,7 +85,6 @@ Columns = Sequence[tuple[str, str]]
 COLUMNS: Final[Columns] = (("number", "bigint"), ("kind", "bigint"), ("text", "string"))
 DATASET, VERSION = uuid4(), uuid4()
 FOLDER: Final = Folder.parse(f"s3://trace/datasets/{DATASET}/{VERSION}/")
-TOKEN: Final = "a worker token of the benchmark"  # noqa: S105
 
 
 def main() -> None:
@@ -106,6 +107,7 @@ async def measure(home: Path, size: int, engine: str) -> None:
         await ask(QUERIES["count"])
         first = milliseconds(time.perf_counter() - began)
         memory = await three_organisations(ask)
+        restart = await restarted(ask) if engine == "auto" else None
         spark = await running.session()
         bare = await asyncio.to_thread(bare_session, spark, objects, parts)
         duckdb = in_duckdb(objects, parts)
@@ -122,6 +124,7 @@ async def measure(home: Path, size: int, engine: str) -> None:
         duckdb_p50_ms=results["new_group"].get("duckdb_p50_ms"),
         clients=together,
         first_ms=first,
+        restart_ms=restart,
         memory_mb=memory,
         gate_ms=gate(),
         settings={"size": size, "rows": ROWS, "files": FILES, "engine": engine},
@@ -169,6 +172,16 @@ async def thrown(send: Send, over: asyncio.Event) -> int:
         await send(BOMBS[count % len(BOMBS)], "bomber", 1.0)
         count += 1
     return count
+
+
+async def restarted(ask: Ask) -> float:
+    """A query whose organisation's engine was killed, with the start of another."""
+    engines = [child for child in psutil.Process().children(recursive=True) if "pysail" in child.cmdline()]
+    for engine in engines:
+        engine.kill()
+    began = time.perf_counter()
+    await ask(QUERIES["count"])
+    return milliseconds(time.perf_counter() - began)
 
 
 async def three_organisations(ask: Ask) -> dict[str, float]:
@@ -292,7 +305,11 @@ class KnownDispatcher(DispatcherClient):
         self._parts = parts
         self._columns = columns
 
-    async def relations(self, request: RelationsRequest, user: str | None = None) -> RelationsAnswer:
+    async def service_of(self, token_hash: bytes) -> str:
+        del token_hash
+        return "gateway"
+
+    async def relations(self, request: RelationsRequest, user: ServiceUser | None = None) -> RelationsAnswer:
         columns: list[Mapping[str, Any]] = [{"name": name, "type": kind} for name, kind in self._columns]
         known = any(item.dataset_version == VERSION for item in request.known)
         cold = (
@@ -302,6 +319,9 @@ class KnownDispatcher(DispatcherClient):
         )
         found = Relation(name="events", dataset_uuid=DATASET, dataset_version=VERSION, commit=1, hot=False, cold=cold)
         return RelationsAnswer(org_id=uuid5(DATASET, str(user)), user_id=uuid5(VERSION, str(user)), relations=[found])
+
+    async def take_comparison(self) -> None:
+        """No release is to be compared."""
 
     async def audit(self, rows: Any) -> AuditAnswer:
         received: list[AuditRow] = list(rows)
@@ -342,7 +362,7 @@ async def service(
     settings, context = _settings(home, engine)
     owner = SparkOwner(query_options(settings), settings.home / "cache")
     spark = QuerySpark(owner, settings.query.sessions)
-    headers = {"X-Trace-Worker-Token": TOKEN}
+    headers = as_service("gateway")
     pool: Any = NoPool()
     try:
         if engine == "spark":
@@ -362,7 +382,6 @@ def _settings(home: Path, engine: str) -> tuple[Settings, ssl.SSLContext]:
     settings = base.model_copy(
         update={
             "tls": TlsSettings(ca=files.ca, cert=files.cert, key=files.key),
-            "identity": IdentitySettings(worker_token=SecretStr(TOKEN)),
             "data": DataSettings(query_dsn=SecretStr("postgresql://nobody@127.0.0.1/none")),
             "query": base.query.model_copy(update={"engine": engine}),
         }

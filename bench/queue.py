@@ -1,9 +1,12 @@
-"""The queue: `python -m bench.queue [--size N]`.
+"""The queue: `python -m bench.queue [--size N] [--backend sqs]`.
 
 Messages a second through publish, receive and ack, by batch size and number of lanes (a lane is one process's loop of
 the three calls); beside it, in turns, the same function calls on a naked asyncpg connection, and by pgbench. Then how
 long a waiting receiver takes to wake, and whether speed holds while acknowledged messages pile up behind the front,
 with vacuum at work and with an old snapshot in its way.
+
+With `--backend sqs`: the same three calls on SQS, which is moto here, as a share of those on Postgres and of the same
+requests by a naked client. It says nothing about the speed of AWS.
 """
 
 from __future__ import annotations
@@ -25,12 +28,16 @@ from typing import Any, Final
 
 import asyncpg
 import uvloop
+from aiobotocore.session import get_session
 
 from bench.report import report
+from tests.support.moto import running_moto
 from tests.support.postgres import RunningServer, running
 from tracelake.adapters.queue_pg import PgQueue
+from tracelake.adapters.queue_sqs import SqsQueue
 from tracelake.lite.postgres import SUPERUSER, Cluster, binaries
 from tracelake.ports import Outgoing
+from tracelake.settings import QueueSettings
 from tracelake.store.migrate import migrate
 
 BODY: Final = b'{"task_id": "0197f0e2-7a11-7000-8000-000000000000"}'
@@ -54,15 +61,20 @@ Cycle = Callable[[str, int], Awaitable[int]]
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--size", type=int, default=1000, help="messages per lane and turn, at batch size 10")
-    size = parser.parse_args().size
-    load = round(os.getloadavg()[0], 2)
+    parser.add_argument("--backend", choices=["pg", "sqs"], default="pg")
+    options = parser.parse_args()
+    size, load = options.size, round(os.getloadavg()[0], 2)
     with server() as postgres:
         dsn = postgres.create_database("queue")
         migrate(dsn, "queue")
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            result = runner.run(measure(postgres, dsn, size))
+            if options.backend == "sqs":
+                with running_moto() as moto, keys_of_aws():
+                    result = runner.run(measure_sqs(moto, dsn, size))
+            else:
+                result = runner.run(measure(postgres, dsn, size))
     report(
-        "queue",
+        "queue" if options.backend == "pg" else "queue_sqs",
         result["rates"][HEADLINE],
         f"messages/s ({HEADLINE})",
         **result,
@@ -80,6 +92,28 @@ async def measure(postgres: RunningServer, dsn: str, size: int) -> dict[str, Any
     ratios["flat_with_old_snapshot"] = await flatness(dsn, size, old_snapshot=True)
     print(f"flat: {ratios['flat']}, with an old snapshot {ratios['flat_with_old_snapshot']}")
     return {"rates": rates, "wake_up_ms": {"queue": ours, "bare": bare}, "ratios": ratios}
+
+
+async def measure_sqs(moto: str, dsn: str, size: int) -> dict[str, Any]:
+    rates: dict[str, int] = {}
+    ratios: dict[str, float] = {}
+    for batch in (1, 10):
+        for lanes in LANES:
+            sqs, bare, pg = list[float](), list[float](), list[float]()
+            for _ in range(TURNS):
+                for kind, at, found in ((sqs_cycle, moto, sqs), (bare_sqs_cycle, moto, bare), (adapter_cycle, dsn, pg)):
+                    async with lanes_of(kind, at, lanes) as cycles:
+                        found.append(await rate(cycles, batch, size))
+            name, key = f"batch {batch}, lanes {lanes}", f"batch_{batch}_lanes_{lanes}"
+            rates[name] = round(statistics.median(sqs))
+            ratios[f"share_of_bare_requests_{key}"] = share(sqs, bare)
+            ratios[f"share_of_pgqueue_{key}"] = share(sqs, pg)
+            print(f"{name}: {rates[name]} messages/s, bare requests {statistics.median(bare):.0f}")
+    return {"rates": rates, "ratios": ratios}
+
+
+def share(ours: list[float], others: list[float]) -> float:
+    return round(statistics.median(our / other for our, other in zip(ours, others, strict=True)), 2)
 
 
 async def throughput(dsn: str, size: int) -> tuple[dict[str, int], dict[str, float]]:
@@ -153,6 +187,56 @@ async def adapter_cycle(dsn: str) -> AsyncIterator[Cycle]:
         yield cycle
     finally:
         await queue.close()
+
+
+@asynccontextmanager
+async def sqs_cycle(endpoint: str) -> AsyncIterator[Cycle]:
+    settings = QueueSettings(backend="sqs", endpoint=endpoint, cloudwatch_endpoint=endpoint, create=True)
+    queue = SqsQueue(settings)
+
+    async def cycle(name: str, batch: int) -> int:
+        await queue.publish(name, [Outgoing(BODY) for _ in range(batch)])
+        deliveries = await queue.receive(name, max_messages=batch, visibility=HOLD)
+        return len(await queue.ack(name, [delivery.receipt for delivery in deliveries]))
+
+    try:
+        yield cycle
+    finally:
+        await queue.close()
+
+
+@asynccontextmanager
+async def bare_sqs_cycle(endpoint: str) -> AsyncIterator[Cycle]:
+    """The same three requests by aiobotocore, and nothing around them."""
+    async with get_session().create_client("sqs", region_name="us-east-1", endpoint_url=endpoint) as client:
+        url = (await client.create_queue(QueueName="bare"))["QueueUrl"]
+
+        async def cycle(_name: str, batch: int) -> int:
+            entries = [{"Id": str(number), "MessageBody": BODY.decode()} for number in range(batch)]
+            await client.send_message_batch(QueueUrl=url, Entries=entries)
+            seconds = int(HOLD.total_seconds())
+            answer = await client.receive_message(QueueUrl=url, MaxNumberOfMessages=batch, VisibilityTimeout=seconds)
+            taken = [
+                {"Id": str(number), "ReceiptHandle": message["ReceiptHandle"]}
+                for number, message in enumerate(answer.get("Messages", ()))
+            ]
+            if taken:
+                await client.delete_message_batch(QueueUrl=url, Entries=taken)
+            return len(taken)
+
+        yield cycle
+
+
+@contextmanager
+def keys_of_aws() -> Iterator[None]:
+    """For moto, which accepts any."""
+    before = dict(os.environ)
+    os.environ |= {"AWS_ACCESS_KEY_ID": "bench", "AWS_SECRET_ACCESS_KEY": "bench"}
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ |= before
 
 
 @asynccontextmanager

@@ -21,14 +21,13 @@ from uuid import UUID
 import asyncpg
 
 from tests.support.postgres import RunningServer, running
+from tests.support.service_tokens import local_tokens
 from tracelake.adapters.queue_pg import PgQueue
 from tracelake.lite.certificates import ensure_certificates
 from tracelake.lite.network_ports import free_port, free_ports
 from tracelake.lite.postgres import Cluster
 from tracelake.store.first_start import ensure_first_rows
 from tracelake.store.migrate import Database, migrate
-
-WORKER_TOKEN = "bench-worker-token"  # noqa: S105 - of a database that lives for a minute
 
 
 @dataclass(frozen=True)
@@ -70,7 +69,7 @@ async def _dispatching(server: RunningServer, folder: Path, more: Mapping[str, A
     for database in databases:
         migrate(server.create_database(database), database)
     state = server.dsn("state")
-    ensure_first_rows(state, WORKER_TOKEN)
+    ensure_first_rows(state, local_tokens())
     tls = ensure_certificates(folder / "tls", datetime.now(UTC))
     ports = free_ports(2)
     document = {

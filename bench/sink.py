@@ -27,7 +27,8 @@ import uvloop
 
 from bench.noop_worker import deploy, trigger
 from bench.report import report
-from bench.rig import WORKER_TOKEN, Rig, rig
+from bench.rig import Rig, rig
+from tests.support.service_tokens import as_service
 from tracelake.adapters.objects_disk import DiskObjects
 from tracelake.data.buffered.stage_batches import BatchLimits
 from tracelake.domain.storage_locations import buffer_folder
@@ -40,7 +41,6 @@ from tracelake.spark.java import find_java
 from tracelake.spark.session import start_session, stop_session, warm
 from tracelake.store.migrate import migrate
 from tracelake.wire.buffer_messages import BufferPublishRequest
-from tracelake.wire.client import WORKER_TOKEN as HEADER
 from tracelake.wire.client import DispatcherClient, TaskClient
 from tracelake.wire.task_messages import Claimed
 
@@ -123,7 +123,7 @@ async def measured(system: Rig, data: str, size: int, singles: int) -> tuple[Tur
     spark = await asyncio.to_thread(start_session, options, find_java(os.environ, cache), os.environ)
     async with (
         AsyncClient(base_url=system.task_api, verify=system.tls) as task_api,
-        AsyncClient(base_url=system.internal_api, verify=system.tls, headers={HEADER: WORKER_TOKEN}) as internal,
+        AsyncClient(base_url=system.internal_api, verify=system.tls, headers=as_service("worker")) as internal,
     ):
         dispatcher = DispatcherClient(internal)
         producer = Producer(await claimed(system, dispatcher), TaskClient(task_api), objects)

@@ -25,8 +25,9 @@ import uvloop
 
 from bench.noop_worker import deploy, trigger
 from bench.report import report
-from bench.rig import WORKER_TOKEN, Rig, rig
+from bench.rig import Rig, rig
 from tests.support.chain.devchain import Devchain, running
+from tests.support.service_tokens import as_service
 from tracelake.adapters.objects_disk import DiskObjects
 from tracelake.data.files.parquet_writer import OutputFolder, write_ranges
 from tracelake.domain.object_names import Folder
@@ -127,7 +128,7 @@ def bare(spark: Any, devchain: Devchain, folder: Path, number: int) -> float:
 
 @asynccontextmanager
 async def working(system: Rig, spark: Any, devchain: Devchain) -> AsyncIterator[None]:
-    headers = {"X-Trace-Worker-Token": WORKER_TOKEN}
+    headers = as_service("worker")
     async with (
         AsyncClient(base_url=system.internal_api, headers=headers, verify=system.tls) as internal,
         AsyncClient(base_url=system.task_api, verify=system.tls) as task,

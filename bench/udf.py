@@ -26,7 +26,8 @@ import uvloop
 
 from bench.noop_worker import deploy
 from bench.report import report
-from bench.rig import WORKER_TOKEN, Rig, rig
+from bench.rig import Rig, rig
+from tests.support.service_tokens import TOKENS, as_service
 from tracelake.lite.network_ports import free_port
 from tracelake.udf.process import PATH
 
@@ -88,7 +89,7 @@ async def _claimed(system: Rig, calls: aiohttp.ClientSession) -> Any:
     )
     task = await system.pool.fetchval("SELECT id FROM tasks WHERE woken_at IS NOT NULL AND status = 'Queued'")
     body = json.dumps({"task_id": str(task), "worker_id": "bench"})
-    headers = {"X-Trace-Worker-Token": WORKER_TOKEN}
+    headers = as_service("worker")
     async with calls.post(f"{system.internal_api}/internal/task-claim", data=body, headers=headers) as answer:
         return await answer.json()
 
@@ -101,7 +102,7 @@ def _runner(system: Rig) -> Iterator[str]:
         "home": str(system.home),
         "tls": {"ca": str(tls / "ca.pem"), "cert": str(tls / "server.pem"), "key": str(tls / "server.pem")},
         "endpoints": {"dispatcher_task": system.task_api, "dispatcher_internal": system.internal_api},
-        "identity": {"worker_token": WORKER_TOKEN},
+        "identity": {"service_token": TOKENS["runner"]},
         "udf": {"port": port, "invoke_token": TOKEN},
         "log": {"level": "warning"},
     }

@@ -16,10 +16,12 @@ from pathlib import Path
 import hypothesis
 import pytest
 
+from tests.support.moto import running_moto
 from tests.support.one_connection import one_connection_each
 from tests.support.postgres import RunningServer, running
-from tests.support.schedule import SlowestFirst
+from tests.support.schedule import SlowestFirst, add_long_option, leave_out_long_tests
 from tests.support.spark.session import end_shared, share_with_generated_code
+from tests.support.systems.processes import ForkServer, running_fork_server
 from tests.support.waiting import SECONDS
 from tracelake.lite.launch import spawn
 from tracelake.lite.network_ports import choose_store_ports, free_port
@@ -49,7 +51,11 @@ hypothesis.settings.register_profile("untimed", deadline=None)
 hypothesis.settings.load_profile("untimed")
 
 
+pytest_collection_modifyitems = leave_out_long_tests
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
+    add_long_option(parser)
     parser.addoption("--fault-seconds", type=float, default=4.0, help="how long the random fault run disturbs")
     parser.addoption("--prefix-examples", type=int, default=200, help="how many prefixes the fuzzer makes up")
     parser.addoption("--sql-examples", type=int, default=40, help="how many queries the SQL fuzzer makes up")
@@ -79,6 +85,18 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> SlowestFi
 
 def pytest_sessionfinish() -> None:
     end_shared()
+
+
+@pytest.fixture(scope="session")
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture(scope="session")
+def fork_server() -> Iterator[ForkServer]:
+    """Starts Dispatchers and workers that tests kill, without importing them each time."""
+    with running_fork_server() as made:
+        yield made
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -124,6 +142,15 @@ def seaweedfs() -> Iterator[SeaweedFS]:
         process.wait()
         server.clear()
         shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def moto() -> Iterator[str]:
+    """AWS as far as its APIs go, and keys for it in the environment, as AWS's own chain finds them."""
+    with running_moto() as url, pytest.MonkeyPatch.context() as environment:
+        environment.setenv("AWS_ACCESS_KEY_ID", "testing")
+        environment.setenv("AWS_SECRET_ACCESS_KEY", "testing")
+        yield url
 
 
 def _started_store(folder: Path) -> tuple[SeaweedFS, subprocess.Popen[bytes]]:

@@ -16,8 +16,8 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
+from tests.support.tls import ready, tls_in
 from tests.support.waiting import SECONDS, until
-from tests.test_listeners import ready, tls_in
 from tracelake.runtime.listeners import Listener, listener_app, open_listeners
 from tracelake.runtime.read_body import read_bounded
 from tracelake.settings import HttpSettings

@@ -143,7 +143,7 @@ def test_only_the_worker_gets_them(tmp_path: Path) -> None:
     files = TlsFiles(ca=tmp_path / "ca", cert=tmp_path / "cert", key=tmp_path / "key")
     dsns = Dsns(*["postgresql://u:p@h/d"] * 5)
     made = children(
-        PROCESSES, settings, ports=Ports(*range(9)), tls=files, dsns=dsns, worker_token="w" * 20, issuer="PEM"
+        PROCESSES, settings, ports=Ports(*range(9)), tls=files, dsns=dsns, token_file=tmp_path.joinpath, issuer="PEM"
     )
     documents = {child.name: child.launch().stdin or b"" for child in made}
     assert [name for name, document in documents.items() if VALUE.encode() in document] == ["worker"]

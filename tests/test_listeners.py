@@ -14,28 +14,14 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from tests.support.tls import ready, tls_in
 from tests.support.waiting import until
 from tracelake.errors import Conflict, DatabaseUnavailable, NotFound, SettingsError, SetupError, TraceError
-from tracelake.lite.certificates import ensure_certificates
 from tracelake.lite.network_ports import free_ports
 from tracelake.runtime.listeners import STATUS_OF, Listener, _bind, _server, listener_app, open_listeners
-from tracelake.settings import HttpSettings, TlsSettings
+from tracelake.settings import HttpSettings
 
 pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-def tls_in(folder: Path, now: datetime | None = None) -> TlsSettings:
-    files = ensure_certificates(folder, now or datetime.now(UTC))
-    return TlsSettings(ca=files.ca, cert=files.cert, key=files.key)
-
-
-async def ready() -> None:
-    return None
 
 
 def refusing(refusal: TraceError) -> Route:

@@ -56,6 +56,15 @@ REFUSED = [
     ({"TRACE_UP__BACKOFF_SECONDS": "90"}, "up", "config show"),
     ({"TRACE_SPARK__DRIVER_MEMORY": "lots"}, "spark.driver_memory", "config show"),
     ({"TRACE_LOG__LEVEL": "loud"}, "log.level", "config show"),
+    ({"TRACE_QUEUE__BACKEND": "sqs", "TRACE_QUEUE__DSN": "postgresql://h/q"}, "queue", "config show"),
+    ({"TRACE_QUEUE__ENDPOINT": "http://127.0.0.1:4566"}, "queue", "config show"),
+    ({"TRACE_QUEUE__CREATE": "1"}, "queue", "config show"),
+    ({"TRACE_TOKENS__SIGNER": "kms", "TRACE_TOKENS__KEY_FOLDER": "/keys"}, "tokens", "config show"),
+    ({"TRACE_TOKENS__KMS_REGION": "eu-central-1"}, "tokens", "config show"),
+    ({"TRACE_TOKENS__SIGNER": "kms", "TRACE_TOKENS__KMS_ALIAS_PREFIX": "x"}, "tokens.kms_alias_prefix", "config show"),
+    ({"TRACE_QUEUE__BACKEND": "sqs", "TRACE_QUEUE__PREFIX": "a prefix"}, "queue.prefix", "config show"),
+    ({"TRACE_QUEUE__BACKEND": "sqs", "TRACE_QUEUE__PREFIX": "x" * 12}, "queue.prefix", "config show"),
+    ({"TRACE_QUEUE__BACKEND": "sqs", "TRACE_QUEUE__POLL_SECONDS": "21"}, "queue.poll_seconds", "config show"),
 ]
 
 
@@ -115,7 +124,7 @@ def test_every_wrong_setting_is_named_at_once(tmp_path: Path) -> None:
         ("\x00", "cannot be read"),
         ('home = "/x"\n', "`home` cannot be set"),
         ('[state]\ndsn = "postgresql://u:hush@h/d"\n', "state.dsn is a secret"),
-        ('[identity]\nworker_token = "hush"\n', "identity.worker_token is a secret"),
+        ('[identity]\nservice_token = "hush"\n', "identity.service_token is a secret"),
     ],
 )
 def test_a_file_that_cannot_be_meant_is_refused(text: str, said: str, tmp_path: Path) -> None:
@@ -125,7 +134,7 @@ def test_a_file_that_cannot_be_meant_is_refused(text: str, said: str, tmp_path: 
 
 
 def test_a_secret_is_never_shown_nor_repeated_in_a_refusal(tmp_path: Path) -> None:
-    env = {"TRACE_STATE__DSN": "postgresql://u:hush@h/d", "TRACE_IDENTITY__WORKER_TOKEN": "hush"}
+    env = {"TRACE_STATE__DSN": "postgresql://u:hush@h/d", "TRACE_IDENTITY__SERVICE_TOKEN": "hush"}
     settings = load_settings(env, home=tmp_path)
     assert "hush" not in repr(settings)
     assert "hush" not in "".join(shown(settings, leaf) for leaf in leaves_of(settings))

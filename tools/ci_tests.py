@@ -10,9 +10,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-TEST = ("make", "-s", "test")
+TEST = ("make", "-s", "test", "ARGS=--long")
 LAST_FAILED = Path(".pytest_cache/v/cache/lastfailed")
-AGAIN = ("WORKERS=0", "ARGS=--last-failed --last-failed-no-failures none --maxfail 5")
+AGAIN = ("make", "-s", "test", "WORKERS=0", "ARGS=--long --last-failed --last-failed-no-failures none --maxfail 5")
 """Not all of very many: whatever is broken fails the run, and one is enough for that."""
 MOST_UNSTABLE = 2
 
@@ -25,7 +25,7 @@ def main() -> int:
     if not failed:
         return 1  # not for a test: pytest itself could not run, and has printed why
     print("\nFailed above, so run again alone:", flush=True)
-    status = run(*TEST, *AGAIN)
+    status = run(*AGAIN)
     unstable = sorted(failed - last_failed())
     if unstable:
         print(f"Passed only when run again, so unstable ({MOST_UNSTABLE} at most): {', '.join(unstable)}", flush=True)

@@ -20,7 +20,8 @@ from tracelake.lite.postgres import Cluster
 from tracelake.settings import ANY_NAME, Settings, group_of, is_mapping, leaves
 from tracelake.store.describe import describe
 from tracelake.store.migrate import migrate
-from tracelake.wire.user_calls import CALLS
+from tracelake.wire.service_calls import DISPATCHER, SERVICE_CALLS, SERVICES, ServiceCall
+from tracelake.wire.user.calls import CALLS
 
 REFERENCE = Path(__file__).parent.parent / "docs" / "reference"
 GENERATED = "<!-- Generated from the code by `make docs`; a test compares. -->"
@@ -75,6 +76,18 @@ who may also manage organisations. A call without a token is answered with 401, 
 [Manage access](../how-to/manage_access.md) says how roles are given.
 """
 CALLERS = ("reader", "writer", "admin", "platform admin")
+SERVICES_HEAD = f"""\
+# Services: which process may make which internal call?
+
+{GENERATED}
+
+Every process has a token of its own, and may make the calls of its own column. Any other call is answered with 403, and
+with 401 if the token is unknown, expired or revoked. A caller with a user's token, a task's capability or no token
+opens only the calls that need none. "For a user" means: only with a proof of the Gateway, which is bound to one
+user, one service and an hour. `worker` and `runner` claim and fetch tasks of the runtimes that their token names; to
+them, other tasks do not exist. [Tokens of services](../how-to/manage_service_tokens.md) says how tokens are made and
+rotated.
+"""
 
 
 def main() -> None:
@@ -82,6 +95,7 @@ def main() -> None:
     (REFERENCE / "cli.md").write_text(cli_page())
     (REFERENCE / "crash_points.md").write_text(crash_points_page())
     (REFERENCE / "permissions.md").write_text(permissions_page())
+    (REFERENCE / "services.md").write_text(services_page())
     (REFERENCE / "data_model.md").write_text(data_model_page())
 
 
@@ -146,6 +160,29 @@ def permissions_page() -> str:
         cells = " | ".join("yes" if place >= least else "no" for place in range(len(CALLERS)))
         lines.append(f"| `{call.method} /v1{call.path}` | {cells} | {call.summary} |")
     return "\n".join(lines) + "\n"
+
+
+def services_page() -> str:
+    lines = [*SERVICES_HEAD.splitlines(), "", "| service | is |", "|---|---|"]
+    lines += [f"| `{service}` | {what} |" for service, what in SERVICES.items()]
+    lines.append(f"| `{DISPATCHER}` | `trace dispatcher`, at the runner, by `udf.invoke_token` |")
+    columns = [*SERVICES, DISPATCHER]
+    for listener in dict.fromkeys(call.listener for call in SERVICE_CALLS.values()):
+        lines += ["", f"## At the listener of `{listener}`", "", f"| call | {' | '.join(columns)} |"]
+        lines.append("|---" * (len(columns) + 1) + "|")
+        calls = [call for call in SERVICE_CALLS.values() if call.listener == listener]
+        for call in sorted(calls, key=lambda call: (call.path, call.method)):
+            cells = " | ".join(_cell(call, service) for service in columns)
+            lines.append(f"| `{call.method} {call.path}` | {cells} |")
+    return "\n".join(lines) + "\n"
+
+
+def _cell(call: ServiceCall, service: str) -> str:
+    if not call.services:
+        return "needs none"
+    if service not in call.services:
+        return ""
+    return "for a user" if service in call.proven else "yes"
 
 
 def data_model_page() -> str:

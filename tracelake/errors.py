@@ -9,6 +9,7 @@
     |   +-- InvalidAbi          a contract's ABI that cannot be read
     |   +-- InvalidBundle       a zip of user code was refused; `where` is the entry at fault
     |   +-- InvalidSql          a query was refused before it ran; `where` is the line and column in it
+    |   +-- InvalidBackup       a folder is no backup, or one that is unfinished, damaged or newer than this code
     +-- Refused                 well formed, but not allowed to happen
     |   +-- Unauthenticated     no identity, or one that does not hold
     |   +-- Forbidden           a good identity without the right
@@ -28,6 +29,8 @@
     |   |   +-- TransactionConflict  Postgres ended a transaction for the sake of another: nothing was stored
     |   +-- ServiceUnavailable     another Trace process does not answer
     |   +-- ObjectsUnavailable  the object store does not answer
+    |   +-- QueueUnavailable    SQS does not answer, refuses us, or has no such queue
+    |   +-- SigningUnavailable  no key signs here, or KMS does not answer or refuses us
     |   +-- CredentialsUnavailable  the store's STS does not answer, or refuses us
     |   +-- SnapshotMoved       rows changed under a read that could not hold them still
     |   +-- DiskFull            a disk has no room: nothing was stored, and the call may be repeated
@@ -185,6 +188,10 @@ class InvalidSql(BadInput):
         self.reason = reason
 
 
+class InvalidBackup(BadInput):
+    code = "invalid_backup"
+
+
 class Refused(TraceError):
     code = "refused"
 
@@ -298,6 +305,14 @@ class ObjectsUnavailable(Unavailable):
     code = "objects_unavailable"
 
 
+class QueueUnavailable(Unavailable):
+    code = "queue_unavailable"
+
+
+class SigningUnavailable(Unavailable):
+    code = "signing_unavailable"
+
+
 class CredentialsUnavailable(Unavailable):
     code = "credentials_unavailable"
 
@@ -397,5 +412,6 @@ def _tree(kind: type[TraceError]) -> Iterator[type[TraceError]]:
         yield from _tree(below)
 
 
-PLATFORM_KINDS = {kind.code: kind for kind in _tree(TraceError) if kind.platform}
+KINDS = {kind.code: kind for kind in _tree(TraceError)}
+PLATFORM_KINDS = {code: kind for code, kind in KINDS.items() if kind.platform}
 PLATFORM_CODES = frozenset(PLATFORM_KINDS)

@@ -6,6 +6,7 @@ port.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -74,6 +75,7 @@ class DeadLetter:
     receives: int
     sent_at: datetime
     died_at: datetime
+    """Where the queue does not store that moment (SQS), the one of the first delivery."""
     reason: str
 
 
@@ -118,8 +120,9 @@ class Queue(Protocol):
     each receipt and answers from that. Dead letters are the queue's RedrivePolicy: maxReceiveCount gives the reason,
     `dead_letters` receives from the dead-letter queue without deleting, `redrive` sends again and then deletes (the
     message gets a new id). `depth` is GetQueueAttributes of both queues and the metric
-    ApproximateAgeOfOldestMessage; a message released with a delay counts as in flight there. SQS deletes a message
-    after 14 days.
+    ApproximateAgeOfOldestMessage, which is a minute old; a message released with a delay counts as in flight there.
+    Queues are made by whoever sets up AWS, or by the adapter if it may; without either, an unknown name is
+    QueueUnavailable. SQS deletes a message after 14 days.
     """
 
     async def publish(self, queue: str, messages: Sequence[Outgoing]) -> None:
@@ -127,11 +130,18 @@ class Queue(Protocol):
         ...
 
     async def receive(
-        self, queue: str | Mapping[str, int], *, max_messages: int, visibility: timedelta, wait: timedelta = timedelta()
+        self,
+        queue: str | Mapping[str, int],
+        *,
+        max_messages: int,
+        visibility: timedelta,
+        wait: timedelta = timedelta(),
+        end_wait: asyncio.Event | None = None,
     ) -> list[Delivery]:
         """Take what is ready, at most `max_messages`; if nothing is, wait for something, at most `wait`.
 
-        With a mapping, of several queues in its order, of each at most as many as it says.
+        With a mapping, of several queues in its order, of each at most as many as it says. Once `end_wait` is set, it
+        waits no longer; what it has taken by then is returned, so that no delivery is spent on it.
         It returns as soon as there is anything, and need not fill the batch. Canceling it loses nothing: what it was
         about to return is delivered again, at the latest when its visibility ends.
         """
@@ -200,10 +210,15 @@ class Signer(Protocol):
       person) are found by the next `keys`.
     - A private half never leaves the signer.
 
-    How KMS keeps it: `keys` are the enabled ECC_NIST_P256 keys with our tag, GetPublicKey remembered; `sign` is one
-    Sign call, its DER signature turned into r and s; `rotate` is CreateKey, and two replicas at once may make two keys,
-    which sign one after the other; `follow` schedules the deletion of retired keys.
+    How KMS keeps it: `keys` are the enabled ECC_NIST_P256 keys with an alias of our prefix, GetPublicKey remembered;
+    `sign` is one Sign call, its DER signature turned into r and s; `rotate` is CreateKey and CreateAlias, and two
+    replicas at once may make two keys, which sign one after the other; `follow` schedules the deletion of retired keys.
     """
+
+    @property
+    def remote(self) -> bool:
+        """Whether `sign` waits for a server: then callers sign several tokens at once."""
+        ...
 
     async def keys(self) -> Sequence[PublicKey]:
         """Look for the keys that there are now."""

@@ -16,7 +16,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Final, NoReturn
 
 from tracelake.runtime.process import Process, hide_memory, run_process
-from tracelake.settings import ObjectSettings, Settings, settings_from_document
+from tracelake.settings import SANDBOXES, ObjectSettings, Settings, settings_from_document
 
 if TYPE_CHECKING:
     from tracelake.ports import CredentialMinter, Invoker, ObjectStore, Queue, Signer
@@ -28,7 +28,6 @@ FOLDERS: Final = {"runner": "udf"}
 """Processes whose folder has another name."""
 
 WITH_PORTS: Final = frozenset({"dispatcher", "worker", "sink", "query", "runner"})
-SANDBOXES: Final = "ecs_udf"
 
 
 def run_from_stdin(name: str) -> NoReturn:
@@ -53,9 +52,12 @@ def _main_of(name: str) -> Callable[[Process], Awaitable[None]]:
         elif name == "runner":
             await main(process, make_objects(settings), session_objects, _take_udf_tasks)
         elif name == "dispatcher":
-            async with open_queue(settings) as queue, open_invoker(settings) as invoker:
-                signer, minter = make_signer(settings), make_minter(settings)
-                await main(process, queue, signer, make_objects(settings), minter, invoker=invoker)
+            async with (
+                open_queue(settings) as queue,
+                open_signer(settings) as signer,
+                open_invoker(settings) as invoker,
+            ):
+                await main(process, queue, signer, make_objects(settings), make_minter(settings), invoker=invoker)
         else:
             async with open_queue(settings) as queue:
                 await main(process, queue, make_objects(settings))
@@ -72,7 +74,7 @@ async def _take_udf_tasks(
 
     settings = process.settings
     name = settings.runtimes[SANDBOXES].queue if SANDBOXES in settings.runtimes else None
-    if name is None or settings.queue.dsn is None:
+    if name is None or not settings.queue.is_set:
         return
     async with open_queue(settings) as queue:
         wrapper = Wrapper(
@@ -92,14 +94,22 @@ async def _take_udf_tasks(
 
 @asynccontextmanager
 async def open_queue(settings: Settings) -> AsyncIterator[Queue]:
-    from tracelake.adapters.queue_pg import PgQueue
-    from tracelake.store.db import required
-
-    queue = PgQueue(required(settings.queue.dsn, "queue.dsn"))
+    queue = _new_queue(settings)
     try:
         yield queue
     finally:
         await queue.close()
+
+
+def _new_queue(settings: Settings) -> Queue:
+    if settings.queue.backend == "sqs":
+        from tracelake.adapters.queue_sqs import SqsQueue
+
+        return SqsQueue(settings.queue)
+    from tracelake.adapters.queue_pg import PgQueue
+    from tracelake.store.db import required
+
+    return PgQueue(required(settings.queue.dsn, "queue.dsn"))
 
 
 def make_objects(settings: Settings) -> ObjectStore:
@@ -150,7 +160,17 @@ def make_minter(settings: Settings) -> CredentialMinter | None:
     return StsMinter(settings.credentials) if settings.credentials.role_arn else None
 
 
-def make_signer(settings: Settings) -> Signer:
-    from tracelake.adapters.signer_pem import PemSigner
+@asynccontextmanager
+async def open_signer(settings: Settings) -> AsyncIterator[Signer]:
+    if settings.tokens.signer == "pem":
+        from tracelake.adapters.signer_pem import PemSigner
 
-    return PemSigner(settings.task_key_folder)
+        yield PemSigner(settings.task_key_folder)
+        return
+    from tracelake.adapters.signer_kms import KmsSigner
+
+    signer = KmsSigner(settings.tokens)
+    try:
+        yield signer
+    finally:
+        await signer.close()

@@ -17,11 +17,6 @@ from tracelake.errors import ProviderUnavailable, SettingsError
 pytestmark = pytest.mark.anyio
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 def a_share(in_flight: int, rate: float | None = None, seconds: float = SECONDS) -> Limits:
     limits = Limits(0, 0.0, name="main", until=-math.inf)
     limits.set(in_flight, rate, time.monotonic() + seconds)

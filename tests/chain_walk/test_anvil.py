@@ -27,6 +27,7 @@ def devchain() -> Iterator[Anvil]:
         yield node
 
 
+@pytest.mark.long
 async def test_the_quickstart_on_a_real_node_through_reorgs_equals_it_row_for_row(
     system: ChainSystem, devchain: Anvil
 ) -> None:

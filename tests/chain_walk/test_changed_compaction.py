@@ -38,6 +38,7 @@ AGAIN = SMALL.replace(
 """The same ranges, by a compaction that is not the same: one more input."""
 
 
+@pytest.mark.long
 async def test_a_query_sees_every_row_when_the_ranges_of_a_compaction_have_changed_and_changed_back(
     system: ChainSystem, tmp_path: Path
 ) -> None:

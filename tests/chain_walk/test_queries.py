@@ -9,6 +9,7 @@ import pytest
 
 from tests.support.chain.queries import query_answerer, run_query, with_sail
 from tests.support.pause import paused
+from tests.support.service_tokens import proven_user
 from tests.support.systems.chain import FOLLOW, ChainSystem, truth
 from tests.support.systems.walk import working
 from tracelake.errors import Unavailable
@@ -47,7 +48,7 @@ async def test_a_query_sees_one_snapshot_through_reorgs_commits_and_compactions(
         await system.settled()
         head = system.devchain.describe()["head"]
         with paused(monkeypatch, ConnectSession, "rows") as pause:  # it has its rows and files, and has read none
-            asked = asyncio.create_task(on_sail.for_user("test|acme", QueryRequest(sql=WHOLE)))
+            asked = asyncio.create_task(on_sail.for_user(proven_user("test|acme"), QueryRequest(sql=WHOLE)))
             await pause.reached()
             system.devchain.mine(30)  # one more compaction: it also ends those before it
             await system.until_followed(version)

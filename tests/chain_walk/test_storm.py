@@ -34,7 +34,7 @@ from tests.support.chain.storm import (
     a_storm,
 )
 from tests.support.programs.blocked_worker import swept
-from tests.support.systems.processes import ForkServer, running_fork_server
+from tests.support.systems.processes import ForkServer
 from tracelake.domain.crash_points import POINTS
 from tracelake.store.migrate import Database
 
@@ -114,12 +114,6 @@ class RunStorm(Protocol):
 
 
 @pytest.fixture(scope="module")
-def fork_server() -> Iterator[ForkServer]:
-    with running_fork_server() as made:
-        yield made
-
-
-@pytest.fixture(scope="module")
 def chain() -> Iterator[Devchain]:
     with running(blocks=START, finality=FINALITY) as made:
         yield made
@@ -169,6 +163,7 @@ def test_a_worker_dies_at_each_point_of_following_and_compacting_and_hot_and_col
     storm(play)
 
 
+@pytest.mark.long
 def test_a_follower_that_froze_and_was_followed_by_another_changes_nothing_when_it_wakes(storm: RunStorm) -> None:
     async def play(made: Storm) -> None:
         for point in FROZEN_AT:
@@ -193,6 +188,7 @@ def test_a_follower_that_froze_and_was_followed_by_another_changes_nothing_when_
     storm(play, Follows("latest", reset=True))
 
 
+@pytest.mark.long
 def test_a_worker_dies_at_each_point_of_compacting_while_its_ranges_change_and_no_row_is_lost_or_doubled(
     storm: RunStorm,
 ) -> None:
@@ -214,6 +210,7 @@ def test_a_worker_dies_at_each_point_of_compacting_while_its_ranges_change_and_n
     storm(play)
 
 
+@pytest.mark.long
 def test_after_any_story_of_blocks_reorgs_restarts_and_kills_hot_and_cold_equal_the_final_chain(
     storm: RunStorm, request: pytest.FixtureRequest
 ) -> None:

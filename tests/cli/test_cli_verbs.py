@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
@@ -229,8 +232,41 @@ def test_a_trigger_waits_for_its_tasks_and_its_exit_code_says_how_they_ended(
     assert (found.code, found.json["ended"], found.json["succeeded"], found.json["completed"]) == (0, True, True, 1)
     again = trace("trigger", "shop", "fetch", "--range", "30-39", "--wait", "--request-id", found.json["request_id"])
     assert (again.code, "this request was made before" in again.out) == (0, True)
-    alone = trace("trigger", "shop", "fetch", "--downstream")
-    assert (alone.code, "give --wait too" in alone.err) == (1, True)
+    for option in ("--downstream", "--timeout=5"):
+        alone = trace("trigger", "shop", "fetch", option)
+        assert (alone.code, "give --wait too" in alone.err) == (1, True)
+
+
+def test_a_trigger_whose_time_is_over_leaves_its_tasks_and_says_how_to_wait_again(
+    running: Running, trace: Trace, file: Path
+) -> None:
+    assert trace("dag", "deploy", str(file), "--activate").code == 0
+    command = "trigger", "shop", "fetch", "--range", "0-9", "--wait"
+    output = trace(*command, "--timeout", "0")
+    assert output.code == 124
+    assert "the time is over: 0 of 0 tasks have ended, 0 running; 1 events to be routed" in output.out
+    request = output.out.partition("--request-id ")[2].partition("`")[0]
+    later = trace(*command, "--timeout", "0", "--request-id", request, "--json")
+    assert (later.code, later.json["ended"], later.json["succeeded"]) == (124, False, False)
+    running.do(end_when_queued(running.control))
+    assert trace(*command, "--request-id", request).code == 0
+
+
+def test_ctrl_c_ends_the_wait_for_a_trigger_and_not_its_tasks(
+    running: Running, trace: Trace, file: Path, home: Home
+) -> None:
+    assert trace("dag", "deploy", str(file), "--activate").code == 0
+    argv = [sys.executable, "-m", "tracelake", "trigger", "shop", "fetch", "--wait", "--home", str(home.root)]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert "so far" in process.stderr.readline(), "it waits"
+        process.send_signal(signal.SIGINT)
+        output = process.stdout.read()
+    assert process.returncode == 130
+    request = output.partition("the tasks go on; the same command with `--wait --request-id ")[2].partition("`")[0]
+    running.do(end_when_queued(running.control))
+    assert trace("trigger", "shop", "fetch", "--wait", "--request-id", request).code == 0
 
 
 def test_a_list_shows_first_lines_and_the_beginning_of_an_id_is_enough(

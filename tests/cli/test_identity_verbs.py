@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.systems.command_line import Running, Said, Trace
+from tracelake.dispatcher.audit.link import LinkAudit
 from tracelake.store.first_start import FIRST_ADMIN
 
 pytestmark = pytest.mark.usefixtures("known_operators")
@@ -74,6 +76,21 @@ def test_users_roles_organisations_and_access_are_managed(trace: Trace, running:
     )
     assert "bakery|ana" in good("org", "create", "bakery", "--admin", "bakery|ana").out
     assert "bakery" in good("org", "list").out
+    running.do(LinkAudit(running.control.pool).once())
+    assert "create_role" in good("audit", "list").out
+    lines = [json.loads(line) for line in good("audit", "export").out.splitlines()]
+    assert [line["seq"] for line in lines] == list(range(1, len(lines) + 1))
+    good("audit", "export", str(file.parent / "audit.jsonl"), "--after", "1")
+    assert len((file.parent / "audit.jsonl").read_text().splitlines()) == len(lines) - 1
+    verified = good("audit", "verify", "--json").json
+    assert (verified["problem"], verified["last_hash"]) == (None, lines[-1]["hash"])
+    made = good("service-token", "create", "worker", "--name", "spot", "--runtime", "ecs_platform", "--json").json
+    assert made["token"].startswith("trace_svc_")
+    assert "trace_svc_" not in good("service-token", "list").out
+    assert "spot" in good("service-token", "list").out
+    assert "is revoked" in good("service-token", "revoke", made["id"]).out
+    assert "spot" not in good("service-token", "list").out
+    assert "claims no tasks" in trace("service-token", "create", "sink", "--name", "a", "--runtime", "lambda").err
     assert good("org", "show", "bakery", "--json").json["users"] == 1
 
 

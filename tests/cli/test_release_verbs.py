@@ -6,11 +6,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from uuid import UUID, uuid4
 
+import pyarrow as pa
 import pytest
 
 from tests.support.dispatcher.comparisons import compared
-from tests.support.dispatcher.control import PULL, Org
+from tests.support.dispatcher.control import PULL, WORKS, Org
 from tests.support.dispatcher.releases import build
+from tests.support.dispatcher.sql_jobs import Loads
 from tests.support.operators import registered
 from tests.support.systems.command_line import Running, Trace
 from tests.support.verbs import trigger
@@ -26,6 +28,20 @@ jobs:
   - {{name: grind, operator: pull, config: {{n: {0}}}, inputs: [{{from: {{job: ask}}}}]}}
 publish:
   flour: {{job: grind}}
+"""
+ORDERS = """\
+name: mill
+defaults: {{runtime: ecs_platform}}
+jobs:
+  - {{name: ask, operator: works, source: {{kind: manual}}}}
+  - name: orders
+    operator: sql
+    config: {{query: "SELECT block_number, a AS x, {0} AS y FROM ask"}}
+    inputs: [{{from: {{job: ask}}}}]
+  - name: sums
+    operator: sql
+    config: {{query: "SELECT block_number, x + 1 AS more FROM orders"}}
+    inputs: [{{from: {{job: orders}}}}]
 """
 
 
@@ -62,6 +78,19 @@ def test_a_plan_prints_what_happens_to_each_dataset_and_a_hash(changed: Path, tr
     assert f"plan {found['hash']}" in said.out
     changed.write_text(MILL.format(1))
     assert "nothing changes" in trace("plan", str(changed)).out
+
+
+def test_a_plan_says_which_columns_change_and_which_are_read(running: Running, trace: Trace, file: Path) -> None:
+    rows = Loads({"0-9": pa.table({"block_number": [1], "a": [2], "b": [3]})})
+    file.write_text(ORDERS.format("b"))
+    with registered(works=WORKS):
+        assert trace("dag", "deploy", str(file), "--activate").code == 0
+        running.do(trigger(running.control, acme(running).id, "mill", "ask", start=0, end=9, request_id=uuid4()))
+        running.do(build(running.control, content=rows.content))
+        file.write_text(ORDERS.format("b + 1"))
+        said = trace("plan", str(file))
+    assert "sums[0] uses its files again: in orders only y can change, and it reads block_number, x" in said.out
+    assert "reuse, 1 there" in said.out
 
 
 def test_a_release_is_built_promoted_and_rolled_back_by_verbs(changed: Path, running: Running, trace: Trace) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.dispatcher.control import WORKS
+from tests.support.dispatcher.control import PULL, WORKS
 from tests.support.operators import registered
 from tests.support.systems.command_line import Running, Trace
 from tests.support.verbs import fire_schedules
@@ -23,12 +23,13 @@ jobs:
   - {name: load, operator: works, source: {kind: cron, schedule: "30 2 * * *", tz: Asia/Tokyo, jitter: 1h}}
   - {name: often, operator: works, source: {kind: cron, schedule: "rate(1 minute)"}}
   - {name: hook, operator: works, source: {kind: webhook, scheme: hmac, secret: SHOP}}
+  - {name: forwards, operator: pull, source: {kind: webhook, scheme: hmac, secret: SHOP}, outputs: [left, right]}
 """
 
 
 @pytest.fixture(autouse=True)
 def working() -> Iterator[None]:
-    with registered(works=WORKS):
+    with registered(works=WORKS, pull=PULL):
         yield
 
 
@@ -47,6 +48,15 @@ async def a_minute_passes(running: Running) -> Any:
     return await fire_schedules(running.control)
 
 
+def test_a_deploy_says_where_the_secret_of_a_webhook_is_missing(running: Running, trace: Trace, file: Path) -> None:
+    assert running.control.hook_secrets == {}
+    file.write_text(DAG)
+    output = trace("dag", "deploy", str(file), "--activate")
+    assert output.code == 0, "it may be set later"
+    assert f"{file}:6:" in output.err
+    assert "secret SHOP is not set: TRACE_HOOK_SECRETS__SHOP of the Dispatcher" in output.err
+
+
 def test_sources_are_listed_with_what_they_wait_for(deployed: Running, trace: Trace) -> None:
     deployed.do(a_minute_passes(deployed))
     out = trace("source", "list").out
@@ -54,6 +64,7 @@ def test_sources_are_listed_with_what_they_wait_for(deployed: Running, trace: Tr
     assert "TRACE_HOOK_SECRETS__SHOP" in out
     rows = trace("source", "list", "--dag", "desk", "--json").json["sources"]
     assert [(row["job"], row["ready"], row["last_reason"]) for row in rows] == [
+        ("forwards", False, None),
         ("hook", False, None),
         ("load", True, None),
         ("often", True, "overlap"),
@@ -88,6 +99,14 @@ def test_a_source_is_fired_paused_and_resumed_and_a_delivery_is_replayed(trace: 
     assert "is resumed" in trace("source", "resume", "desk", "hook").out
     assert "Queued" in trace("source", "deliveries", "desk", "hook").out
     assert "once more: task" in trace("source", "replay", "desk", "hook", held["id"]).out
+    fired = trace("source", "fire", "desk", "forwards", "--body", str(body))
+    assert "desk.forwards was fired: 2 events for its readers" in fired.out
+    (delivery,) = trace("source", "deliveries", "desk", "forwards", "--json").json["deliveries"]
+    assert "once more: 2 events for its readers" in trace("source", "replay", "desk", "forwards", delivery["id"]).out
+    sizes = {
+        item["size_bytes"] for item in trace("source", "deliveries", "desk", "forwards", "--json").json["deliveries"]
+    }
+    assert sizes == {len(b'{"n":1}')}
     body.write_text("{")
     refused = trace("source", "fire", "desk", "hook", "--body", str(body))
     assert refused.code == 1

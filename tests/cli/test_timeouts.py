@@ -12,7 +12,7 @@ import pytest
 from tracelake.cli import printing
 from tracelake.cli.api import Remote
 from tracelake.errors import Busy, DiskFull, ServiceUnavailable, Unavailable
-from tracelake.wire.user_dags import DagList
+from tracelake.wire.user.dags import DagList
 
 
 class Gateway:

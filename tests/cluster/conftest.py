@@ -8,11 +8,6 @@ import pytest
 from tests.support.spark.cluster import ConnectServer, SparkCluster, spark_cluster
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 @pytest.fixture(scope="package")
 def connect(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConnectServer]:
     """One Connect server for all tests that need one; who kills it starts it again."""

@@ -94,6 +94,7 @@ def devchain() -> Iterator[Devchain]:
         yield chain
 
 
+@pytest.mark.long
 @pytest.mark.timeout(1200)
 async def test_operators_do_the_same_through_spark_connect(
     connect: ConnectServer, devchain: Devchain, clone: Callable[[Database], str], tmp_path: Path

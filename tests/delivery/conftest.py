@@ -11,11 +11,6 @@ from tests.support.systems.delivery import DeliverySystem, Receiver, delivery_sy
 
 
 @pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-@pytest.fixture
 def receiver() -> Iterator[Receiver]:
     with Receiver() as made:
         yield made

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import signal
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from tests.support.child_process import running_program
 from tests.support.faults.deaths import dies_at
 from tests.support.systems.caller import Caller, calling
 from tests.support.systems.delivery import SECRET, Receiver
-from tests.support.systems.processes import ForkServer, System, a_system, running_fork_server
+from tests.support.systems.processes import ForkServer, System, a_system
 from tests.support.waiting import until
 from tracelake.data.delivery_items import Item, store_items
 from tracelake.domain.crash_points import POINTS
@@ -41,12 +41,6 @@ DELIVERY: dict[str, Any] = {
 WAITING = "SELECT id FROM alerts.deliveries WHERE status = 'Pending'"
 PASSED = "UPDATE alerts.deliveries SET due_at = now() WHERE status = 'Pending' AND due_at > now()"
 """Leases and waits that only wait for time to pass have waited long enough."""
-
-
-@pytest.fixture(scope="module")
-def fork_server() -> Iterator[ForkServer]:
-    with running_fork_server() as made:
-        yield made
 
 
 @pytest.fixture

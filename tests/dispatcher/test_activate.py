@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from pathlib import Path
 from uuid import UUID, uuid4
 
 import asyncpg
 import pytest
 
-from tests.support.dispatcher.control import PULL, Org, an_org, control_for, deployed_and_active
-from tests.support.operators import registered
+from tests.support.dispatcher.control import PULL, Org, an_org, deployed_and_active
 from tests.support.verbs import activate_dag, deploy_dag, invalidate, trigger
 from tracelake.capability.claims import Claims, decode
 from tracelake.capability.jws import parse_token
@@ -25,6 +22,8 @@ from tracelake.wire.task_messages import Claimed, ClaimRequest
 
 pytestmark = pytest.mark.anyio
 
+OPERATORS = {"pull": PULL}
+
 DAG = """
 name: mill
 defaults: {runtime: ecs_platform}
@@ -37,13 +36,6 @@ publish:
   grain: {job: ask}
 """
 OTHER_GRIND = DAG.replace("{n: 1}", "{n: 2}")
-
-
-@pytest.fixture
-async def control(state_db: str, queue_db: str, tmp_path: Path) -> AsyncIterator[Control]:
-    with registered(pull=PULL):
-        async with control_for(state_db, queue_db, tmp_path) as opened:
-            yield opened
 
 
 @pytest.fixture

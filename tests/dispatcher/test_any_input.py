@@ -26,11 +26,13 @@ from schemathesis.specs.openapi.checks import response_schema_conformance, statu
 from tests.support.dispatcher.control import control_for
 from tests.support.dispatcher.listeners import WORKER, Listeners, opened
 from tests.support.loop_thread import LoopThread
+from tests.support.service_tokens import TOKENS, as_service
 from tracelake.dispatcher.http.internal_routes import internal_api
 from tracelake.dispatcher.http.openapi import document
 from tracelake.dispatcher.http.task_routes import task_api
 from tracelake.lite.certificates import ensure_certificates
 from tracelake.settings import TlsSettings, load_settings
+from tracelake.wire.service_calls import SERVICE_CALLS, SERVICES
 
 CHECKS = [status_code_conformance, response_schema_conformance]
 WHO = ("good", "good", "good", "bad", "none")
@@ -116,7 +118,7 @@ def test_no_input_makes_the_task_api_fail(at: At) -> None:
             fence = {name: claimed[name] for name in ("attempt", "lease_token")}
             case.body = {**case.body, "task_id": claimed["task"]["task_id"], **fence}
             aim(case.body, claimed["task"]["outputs"][0])
-        tokens = {"good": claimed["capability_token"], "bad": WORKER["X-Trace-Worker-Token"]}
+        tokens = {"good": claimed["capability_token"], "bad": TOKENS["worker"]}
         case.headers = None  # a made-up token is one more that is refused: the others come further
         return {"X-Trace-Task-Capability": tokens[who]} if who in tokens else {}
 
@@ -135,6 +137,12 @@ def aim(body: dict[str, Any], output: dict[str, Any]) -> None:
                 item |= {name: output[name] for name in ("dataset_uuid", "dataset_version")}
 
 
+def service_of(case: Any) -> str:
+    """The token of a service that may make the call."""
+    call = SERVICE_CALLS["dispatcher", case.method.upper(), case.operation.path]
+    return next((TOKENS[service] for service in SERVICES if service in call.services), "none is needed")
+
+
 def test_no_input_makes_the_internal_api_fail(at: At) -> None:
     user = at.do(at.listeners.control.pool.fetchval("SELECT external_id FROM users LIMIT 1"))
 
@@ -145,8 +153,9 @@ def test_no_input_makes_the_internal_api_fail(at: At) -> None:
             made_up = ("publish", "bundle", "delivery", "backfill", "request", "release", "user")
             known |= {name: str(uuid4()) for name in made_up}
             known |= {"alert": "whales", "channel": "ops", "role": "finance", "org": "acme", "token": "robot"}
+            known["service_token"] = str(uuid4())
             case.path_parameters = {name: known[name] for name in case.path_parameters or {}}
-        tokens = {"good": WORKER["X-Trace-Worker-Token"], "bad": "invalid"}
+        tokens = {"good": service_of(case), "bad": "invalid"}
         case.headers = None
         named = {"X-Trace-User": quote(user, safe="")} if aimed else {}
         return named | ({"X-Trace-Worker-Token": tokens[who]} if who in tokens else {})
@@ -170,7 +179,7 @@ def test_the_openapi_document_is_served_to_authorised_callers_and_names_every_ro
     path = "/internal/openapi.json"
     assert at.do(at.listeners.internal.get(path)).status_code == 401
     assert at.do(at.listeners.task.get(path, headers=WORKER)).status_code == 404
-    served = at.do(at.listeners.internal.get(path, headers=WORKER)).json()
+    served = at.do(at.listeners.internal.get(path, headers=as_service("monitor"))).json()
     assert served == document()
     described = {f"{method.upper()} {path}" for path, verbs in served["paths"].items() for method in verbs}
     frame = {"/healthz", "/readyz", "/metrics", "/internal/openapi.json"}  # the same at other listeners, or text

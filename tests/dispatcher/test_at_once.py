@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from pathlib import Path
 from uuid import UUID, uuid4
 
 import pytest
 
-from tests.support.dispatcher.control import control_for
 from tests.support.dispatcher.job_chain import Chain, a_task, claimed, completion, deploy_chain
 from tests.support.postgres import blocked_by, held
 from tracelake.dispatcher.control import Control
@@ -25,12 +22,6 @@ from tracelake.wire.task_messages import (
 )
 
 pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture
-async def control(state_db: str, queue_db: str, tmp_path: Path) -> AsyncIterator[Control]:
-    async with control_for(state_db, queue_db, tmp_path) as made:
-        yield made
 
 
 async def waiting_task(control: Control, chain: Chain, priority: str) -> UUID:

@@ -3,29 +3,30 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 import pytest
 
-from tests.support.dispatcher.control import PULL, Org, an_org, control_for, deployed_and_active
+from tests.support.dispatcher.control import PULL, Org, control_for, deployed_and_active
+from tests.support.dispatcher.mill import asked
 from tests.support.dispatcher.run_tasks import claim_one, drain, finish, settle
-from tests.support.operators import registered
-from tests.support.verbs import activate_dag, deploy_dag, trigger
+from tests.support.verbs import activate_dag, deploy_dag
 from tracelake.dispatcher.control import Control
+from tracelake.dispatcher.flow.set_limits import set_limits
 from tracelake.dispatcher.tasks.show import show_task
 from tracelake.dispatcher.versions.gaps import list_gaps
 from tracelake.dispatcher.versions.run_backfills import RunBackfills
 from tracelake.dispatcher.versions.show_backfills import change_backfill, list_backfills, show_backfill
 from tracelake.dispatcher.versions.start_backfill import start_backfill
 from tracelake.errors import Conflict, InvalidRequest, NotFound, TraceError
-from tracelake.settings import LoopSettings
+from tracelake.settings import RUNTIMES, LoopSettings, OperatorSettings
 from tracelake.store.identity import find_user
-from tracelake.wire.user_backfills import BackfillAnswer, BackfillBudget, BackfillRequest, BackfillRow, Gaps, GapsQuery
+from tracelake.wire.user.backfills import BackfillAnswer, BackfillBudget, BackfillRequest, BackfillRow, Gaps, GapsQuery
 
 pytestmark = pytest.mark.anyio
+
+OPERATORS = {"pull": PULL}
 
 DAG = """
 name: mill
@@ -40,23 +41,6 @@ publish:
   alerts: {storage: postgres, write_mode: buffered, columns: {id: text}, unique_key: [id]}
 """
 OTHER_BAKE = DAG.replace("bake, operator: pull, config: {n: 1}", "bake, operator: pull, config: {n: 2}")
-
-
-@pytest.fixture
-async def control(state_db: str, queue_db: str, tmp_path: Path) -> AsyncIterator[Control]:
-    with registered(pull=PULL):
-        async with control_for(state_db, queue_db, tmp_path) as opened:
-            yield opened
-
-
-@pytest.fixture
-async def org(control: Control) -> Org:
-    return await an_org(control.pool)
-
-
-async def asked(control: Control, org: Org, *spans: tuple[int, int]) -> None:
-    for start, end in spans:
-        await trigger(control, org.id, "mill", "ask", start=start, end=end, request_id=uuid4())
 
 
 async def gaps(control: Control, org: Org, of: str = "mill") -> Gaps:
@@ -305,6 +289,17 @@ async def test_a_backfill_waits_while_the_queue_of_its_job_is_long(control: Cont
     assert await step(control, catch_up_queued=1) == 1
     assert len(await queued(control)) == 1
     assert (await show_backfill(control.pool, org.id, backfill.id)).status == "Running"
+
+
+async def test_the_tasks_of_a_backfill_wait_for_the_slots_that_all_jobs_share(control: Control, org: Org) -> None:
+    await a_version_behind(control, org)
+    await set_limits(control.pool, RUNTIMES, {"pull": OperatorSettings(max_in_flight=2)})
+    await started(control, org, job="bake", start=0, end=49, tasks=5)
+    await run(control)
+    await drain(control)
+    counts = "SELECT count(*), count(woken_at) FROM tasks WHERE status = 'Queued' AND history"
+    assert [tuple(row) for row in await control.pool.fetch(counts)] == [(5, 2)], "as many as the limit of the operator"
+    assert await settle(control) == 5
 
 
 async def test_two_dispatchers_create_every_task_once(

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from pathlib import Path
 from uuid import UUID, uuid4
 
 import pytest
 
-from tests.support.dispatcher.control import PULL, Org, an_org, control_for, deployed_and_active
+from tests.support.dispatcher.control import PULL, Org, deployed_and_active
+from tests.support.dispatcher.mill import READER, asked
 from tests.support.dispatcher.run_tasks import caught_up, drain, settle
-from tests.support.operators import registered
 from tests.support.verbs import activate_dag, deploy_dag, invalidate, trigger
 from tracelake.dispatcher.control import Control
 from tracelake.dispatcher.dags.deploy import Deployed
 
 pytestmark = pytest.mark.anyio
+
+OPERATORS = {"pull": PULL}
 
 DAG = """
 name: mill
@@ -30,29 +30,6 @@ publish:
 OTHER_GRIND = DAG.replace("grind, operator: pull, config: {n: 1}", "grind, operator: pull, config: {n: 2}")
 OTHER_BAKE = DAG.replace("bake, operator: pull, config: {n: 1}", "bake, operator: pull, config: {n: 2}")
 KINDS = "SELECT priority::text, history FROM tasks WHERE job_id = $1"
-READER = """
-name: shop
-defaults: {runtime: ecs_platform}
-jobs:
-  - {name: sell, operator: pull, inputs: [{from: {dataset: flour}}]}
-"""
-
-
-@pytest.fixture
-async def control(state_db: str, queue_db: str, tmp_path: Path) -> AsyncIterator[Control]:
-    with registered(pull=PULL):
-        async with control_for(state_db, queue_db, tmp_path) as opened:
-            yield opened
-
-
-@pytest.fixture
-async def org(control: Control) -> Org:
-    return await an_org(control.pool)
-
-
-async def asked(control: Control, org: Org, *spans: tuple[int, int]) -> None:
-    for start, end in spans:
-        await trigger(control, org.id, "mill", "ask", start=start, end=end, request_id=uuid4())
 
 
 async def held(control: Control, job: str) -> list[str]:

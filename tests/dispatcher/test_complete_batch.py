@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from pathlib import Path
-
 import pytest
 
-from tests.support.dispatcher.control import control_for
 from tests.support.dispatcher.job_chain import a_task, claimed, completion, deploy_chain, tasks_of
 from tests.support.dispatcher.staged_files import staged
 from tracelake.dispatcher.control import Control
@@ -18,12 +14,6 @@ from tracelake.wire.output_messages import CompleteAnswer
 pytestmark = pytest.mark.anyio
 
 OTHER = [ColumnEntry(name="block_number", type="string")]
-
-
-@pytest.fixture
-async def control(state_db: str, queue_db: str, tmp_path: Path) -> AsyncIterator[Control]:
-    async with control_for(state_db, queue_db, tmp_path) as made:
-        yield made
 
 
 async def batches(control: Control) -> int:

@@ -3,26 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from datetime import datetime, timedelta
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 import pytest
 
-from tests.support.dispatcher.control import PULL, WORKS, Org, an_org, control_for, deployed_and_active
-from tests.support.operators import registered
+from tests.support.dispatcher.control import PULL, WORKS, Org, deployed_and_active
 from tests.support.verbs import fire_schedules, pause_job, resume_job
 from tracelake.dispatcher.control import Control
 from tracelake.dispatcher.sources.show import list_sources, show_source
 from tracelake.dispatcher.why.explain import explain
 from tracelake.errors import Conflict
-from tracelake.wire.user_sources import FireRequest
-from tracelake.wire.user_why import WhyQuery
+from tracelake.wire.user.sources import FireRequest
+from tracelake.wire.user.why import WhyQuery
 
 pytestmark = pytest.mark.anyio
+
+OPERATORS = {"pull": PULL, "works": WORKS}
 
 DAG = """
 name: desk
@@ -33,18 +32,6 @@ jobs:
   - {name: work, operator: pull, inputs: [{from: {job: tick, output: left}}]}
 """
 PLAIN = DAG % ("", "")
-
-
-@pytest.fixture
-async def control(state_db: str, queue_db: str, tmp_path: Path) -> AsyncIterator[Control]:
-    with registered(pull=PULL, works=WORKS):
-        async with control_for(state_db, queue_db, tmp_path) as opened:
-            yield opened
-
-
-@pytest.fixture
-async def org(control: Control) -> Org:
-    return await an_org(control.pool)
 
 
 async def minutes_pass(control: Control, minutes: int) -> None:

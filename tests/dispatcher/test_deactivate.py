@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
-from pathlib import Path
+from collections.abc import Iterator
 from uuid import UUID, uuid4
 
 import pytest
 
-from tests.support.dispatcher.control import PULL, Org, an_org, control_for, deployed_and_active
+from tests.support.dispatcher.control import PULL, Org, an_org, deployed_and_active
 from tests.support.dispatcher.job_chain import claimed, drained
 from tests.support.operators import registered
 from tests.support.verbs import activate_dag, trigger
@@ -33,12 +32,6 @@ name: reader
 jobs:
   - {name: read, operator: noop, runtime: dispatcher, inputs: [{from: {dataset: orders}}]}
 """
-
-
-@pytest.fixture
-async def control(state_db: str, queue_db: str, tmp_path: Path) -> AsyncIterator[Control]:
-    async with control_for(state_db, queue_db, tmp_path) as made:
-        yield made
 
 
 @pytest.fixture(autouse=True)

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from pathlib import Path
-
 import msgspec
 import pytest
 
-from tests.support.dispatcher.control import PULL, Org, an_org, control_for, deployed_and_active, run_here
-from tests.support.operators import registered
+from tests.support.dispatcher.control import PULL, Org, deployed_and_active, run_here
 from tests.support.verbs import activate_dag, deploy_dag
 from tracelake.dispatcher.control import Control
 from tracelake.domain.dag.model import JobOutput
@@ -17,6 +13,8 @@ from tracelake.domain.ids import JobName
 from tracelake.errors import Conflict, InvalidDag
 
 pytestmark = pytest.mark.anyio
+
+OPERATORS = {"pull": PULL}
 
 DAG = """
 name: watch
@@ -34,18 +32,6 @@ publish:
     unique_key: [id]
 """
 MORE = DAG.replace("note: text}", "note: text, seen: timestamp}").replace("[id]", "[id]\n    indexes: [[level]]")
-
-
-@pytest.fixture
-async def control(state_db: str, queue_db: str, tmp_path: Path) -> AsyncIterator[Control]:
-    with registered(pull=PULL):
-        async with control_for(state_db, queue_db, tmp_path) as opened:
-            yield opened
-
-
-@pytest.fixture
-async def org(control: Control) -> Org:
-    return await an_org(control.pool)
 
 
 async def test_all_writers_share_one_dataset_that_belongs_to_none_of_them(control: Control, org: Org) -> None:

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from datetime import timedelta
-from pathlib import Path
 from uuid import uuid4
 
 import pytest
 
-from tests.support.dispatcher.control import PULL, Org, an_org, control_for, deployed_and_active
+from tests.support.dispatcher.control import PULL, Org, deployed_and_active
+from tests.support.dispatcher.mill import READER
 from tests.support.dispatcher.releases import started
 from tests.support.dispatcher.run_tasks import settle
-from tests.support.operators import registered
 from tests.support.verbs import activate_dag, deploy_dag, trigger
 from tracelake.dispatcher.control import Control
 from tracelake.dispatcher.dags.deactivate import deactivate_dag
@@ -23,9 +21,11 @@ from tracelake.dispatcher.maintenance.remove_left_generations import RemoveLeftG
 from tracelake.dispatcher.releases.abandon import abandon_release
 from tracelake.errors import Conflict, NotFound
 from tracelake.query.verify.chain import check_chain
-from tracelake.wire.user_ledger import LedgerQuery
+from tracelake.wire.user.ledger import LedgerQuery
 
 pytestmark = pytest.mark.anyio
+
+OPERATORS = {"pull": PULL}
 
 DAG = """
 name: mill
@@ -38,24 +38,6 @@ publish:
   flour: {job: grind}
   notices: {storage: postgres, write_mode: buffered, columns: {id: text}, unique_key: [id]}
 """
-READER = """
-name: shop
-defaults: {runtime: ecs_platform}
-jobs:
-  - {name: sell, operator: pull, inputs: [{from: {dataset: flour}}]}
-"""
-
-
-@pytest.fixture
-async def control(state_db: str, queue_db: str, tmp_path: Path) -> AsyncIterator[Control]:
-    with registered(pull=PULL):
-        async with control_for(state_db, queue_db, tmp_path) as opened:
-            yield opened
-
-
-@pytest.fixture
-async def org(control: Control) -> Org:
-    return await an_org(control.pool)
 
 
 async def ran(control: Control, org: Org) -> None:

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from datetime import timedelta
-from pathlib import Path
 
 import pytest
 import structlog
 
-from tests.support.dispatcher.control import control_for
 from tests.support.dispatcher.job_chain import Chain, a_task, claimed, deploy_chain
 from tests.support.dispatcher.staged_files import A_MONTH_PASSES, finish, folder_of, names, written
 from tracelake.capability.claims import Claims
@@ -26,12 +23,6 @@ pytestmark = pytest.mark.anyio
 
 MONTH = timedelta(days=30)
 """How long replaced files are kept, in these tests."""
-
-
-@pytest.fixture
-async def control(state_db: str, queue_db: str, tmp_path: Path) -> AsyncIterator[Control]:
-    async with control_for(state_db, queue_db, tmp_path) as made:
-        yield made
 
 
 async def test_files_of_a_partition_that_was_replaced_long_ago_are_deleted_and_current_ones_stay(

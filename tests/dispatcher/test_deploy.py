@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from dataclasses import replace
-from pathlib import Path
 from uuid import uuid4
 
 import asyncpg
 import pytest
 
-from tests.support.dispatcher.control import PULL, Org, an_org, control_for, deployed_and_active, run_here
+from tests.support.dispatcher.control import PULL, Org, an_org, deployed_and_active, run_here
 from tests.support.operators import registered
 from tests.support.verbs import activate_dag, deploy_dag, trigger
 from tracelake.dispatcher.control import Control
@@ -23,6 +21,8 @@ from tracelake.errors import Conflict, InvalidDag, NotFound
 from tracelake.settings import RUNTIMES, RuntimeSettings
 
 pytestmark = pytest.mark.anyio
+
+OPERATORS = {"pull": PULL}
 
 SHOP = """
 name: shop
@@ -46,18 +46,6 @@ jobs:
 publish:
   shop_orders: {job: clean}
 """
-
-
-@pytest.fixture
-async def control(state_db: str, queue_db: str, tmp_path: Path) -> AsyncIterator[Control]:
-    with registered(pull=PULL):
-        async with control_for(state_db, queue_db, tmp_path) as opened:
-            yield opened
-
-
-@pytest.fixture
-async def org(control: Control) -> Org:
-    return await an_org(control.pool)
 
 
 async def counts(control: Control) -> dict[str, int]:

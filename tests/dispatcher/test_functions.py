@@ -12,7 +12,6 @@ from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 from uuid import UUID
 
@@ -21,7 +20,6 @@ import pytest
 from aiohttp import web
 
 from tests.support.cases.specification import has_shape, variants
-from tests.support.dispatcher.control import control_for
 from tests.support.dispatcher.job_chain import Chain, a_task, claimed, completion, deploy_chain
 from tests.support.verbs import cancel_task
 from tests.support.waiting import SECONDS
@@ -41,12 +39,6 @@ from tracelake.wire.task_messages import Invocation
 pytestmark = pytest.mark.anyio
 
 Act = Callable[[Invocation], Awaitable[Invoked]]
-
-
-@pytest.fixture
-async def control(state_db: str, queue_db: str, tmp_path: Path) -> AsyncIterator[Control]:
-    async with control_for(state_db, queue_db, tmp_path) as made:
-        yield made
 
 
 @pytest.fixture(autouse=True)

@@ -17,7 +17,7 @@ from tracelake.dispatcher.flow.apply_pressure import ApplyPressure
 from tracelake.dispatcher.why.explain import explain_task
 from tracelake.settings import FlowSettings
 from tracelake.wire.output_messages import EventBody
-from tracelake.wire.user_sources import FireRequest
+from tracelake.wire.user.sources import FireRequest
 
 pytestmark = pytest.mark.anyio
 

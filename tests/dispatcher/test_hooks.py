@@ -25,7 +25,7 @@ from tracelake.dispatcher.sources.accept_hooks import HookCall, Hooks
 from tracelake.dispatcher.sources.show import list_deliveries, show_source
 from tracelake.domain.sources.signatures import HookScheme
 from tracelake.errors import BodyTooLarge, InvalidRequest, NotFound, ServiceUnavailable, Unauthenticated
-from tracelake.wire.user_sources import FireRequest, ReplayDeliveryRequest, SourceDeliveriesQuery
+from tracelake.wire.user.sources import FireRequest, ReplayDeliveryRequest, SourceDeliveriesQuery
 
 pytestmark = pytest.mark.anyio
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Mapping
-from pathlib import Path
+from collections.abc import Mapping
 from uuid import UUID
 
 import pytest
 
-from tests.support.dispatcher.control import an_org, control_for, deployed_and_active
+from tests.support.dispatcher.control import an_org, deployed_and_active
 from tests.support.dispatcher.job_chain import Chain, a_task, claimed, completion, deploy_chain, drained
 from tracelake.dispatcher.control import Control
 from tracelake.dispatcher.flow.list_in_flight import list_in_flight
@@ -35,12 +34,6 @@ SELECT t.id, t.org_id, j.name, t.priority::text
  WHERE t.status IN ('Queued', 'Running') AND t.woken_at IS NOT NULL AND j.name <> 'first'
  ORDER BY t.woken_at, t.id
 """
-
-
-@pytest.fixture
-async def control(state_db: str, queue_db: str, tmp_path: Path) -> AsyncIterator[Control]:
-    async with control_for(state_db, queue_db, tmp_path) as made:
-        yield made
 
 
 async def limit(control: Control, *, noop: int | None = None, platform: int | None = None) -> None:

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from pathlib import Path
 
 import pytest
 
-from tests.support.dispatcher.control import control_for
 from tests.support.dispatcher.job_chain import Chain, deploy_chain
 from tests.support.dispatcher.staged_files import begun, finish, staged
 from tracelake.dispatcher.buffers.settle import settle_buffers
@@ -17,15 +14,9 @@ from tracelake.dispatcher.datasets.list_ledger import list_ledger
 from tracelake.query.verify.chain import check_chain
 from tracelake.store.identity import User
 from tracelake.wire.buffer_messages import CommittedBatch, SettleRequest
-from tracelake.wire.user_ledger import LedgerQuery
+from tracelake.wire.user.ledger import LedgerQuery
 
 pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture
-async def control(state_db: str, queue_db: str, tmp_path: Path) -> AsyncIterator[Control]:
-    async with control_for(state_db, queue_db, tmp_path) as made:
-        yield made
 
 
 async def test_commits_of_a_dataset_form_a_chain(control: Control) -> None:

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from datetime import timedelta
-from pathlib import Path
 
 import pytest
 
-from tests.support.dispatcher.control import control_for
 from tests.support.dispatcher.job_chain import a_task, claimed, deploy_chain
 from tests.support.dispatcher.staged_files import EIGHT_DAYS_PASS, current_partitions, folder_of, leave, names, written
 from tracelake.dispatcher.control import Control
@@ -18,17 +15,11 @@ from tracelake.dispatcher.maintenance.remove_left_generations import RemoveLeftG
 from tracelake.errors import Conflict
 from tracelake.query.verify.chain import check_chain
 from tracelake.store.identity import User
-from tracelake.wire.user_ledger import LedgerQuery
+from tracelake.wire.user.ledger import LedgerQuery
 
 pytestmark = pytest.mark.anyio
 
 WEEK = timedelta(days=7)
-
-
-@pytest.fixture
-async def control(state_db: str, queue_db: str, tmp_path: Path) -> AsyncIterator[Control]:
-    async with control_for(state_db, queue_db, tmp_path) as made:
-        yield made
 
 
 async def left(control: Control) -> int:

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 import msgspec
 import pytest
 
-from tests.support.dispatcher.control import control_for
 from tests.support.dispatcher.job_chain import (
     a_task,
     claimed,
@@ -42,12 +39,6 @@ from tracelake.wire.output_messages import CompleteRequest, EventsRequest, Inval
 from tracelake.wire.task_messages import Claimed, ClaimRequest, HeartbeatRequest, NotClaimed
 
 pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture
-async def control(state_db: str, queue_db: str, tmp_path: Path) -> AsyncIterator[Control]:
-    async with control_for(state_db, queue_db, tmp_path) as made:
-        yield made
 
 
 async def test_of_many_claims_at_once_exactly_one_is_given(control: Control) -> None:

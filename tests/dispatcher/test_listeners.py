@@ -27,6 +27,7 @@ from tracelake.settings import TlsSettings, load_settings
 from tracelake.wire.client import LARGE_BYTES, TaskClient
 from tracelake.wire.message import MAX_BODY_BYTES
 from tracelake.wire.output_messages import MAX_COMPLETION_BYTES
+from tracelake.wire.service_user import SERVICE_TOKEN
 from tracelake.wire.task_messages import MAX_CLAIMS, Claimed
 
 pytestmark = pytest.mark.anyio
@@ -202,7 +203,7 @@ async def test_each_identity_is_accepted_by_its_own_api_only(listeners: Listener
     for headers in ({}, {"X-Trace-Worker-Token": capability}, {"X-Trace-Worker-Token": "wrong"}):
         answer = await listeners.internal.post("/internal/task-claim", json=body, headers=headers)
         assert answer.status_code == 401, headers
-    for token in (WORKER["X-Trace-Worker-Token"], "", capability[:-4] + "AAAA"):
+    for token in (WORKER[SERVICE_TOKEN], "", capability[:-4] + "AAAA"):
         assert (await listeners.say("heartbeat", claimed, token=token or "x")).status_code == 401, token
     assert (await listeners.task.post("/internal/task-claim", json=body, headers=WORKER)).status_code == 404
     assert (await listeners.internal.post("/v1/task/heartbeat", json=body, headers=WORKER)).status_code == 404

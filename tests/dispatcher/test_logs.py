@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
 
-from tests.support.dispatcher.control import an_org, control_for
+from tests.support.dispatcher.control import an_org
 from tests.support.dispatcher.job_chain import a_task, claimed, completion, deploy_chain
 from tracelake.dispatcher.control import Control
 from tracelake.dispatcher.maintenance.prune import PruneLogs
@@ -18,18 +16,12 @@ from tracelake.dispatcher.tasks.read_logs import read_logs
 from tracelake.dispatcher.tasks.store_logs import LINE, ROOM, store_logs
 from tracelake.errors import LeaseLost, NotFound
 from tracelake.wire.task_messages import Claimed, LogLine, LogsRequest
-from tracelake.wire.user_tasks import LogsQuery
+from tracelake.wire.user.tasks import LogsQuery
 
 pytestmark = pytest.mark.anyio
 
 NOW = datetime.now(UTC)
 FORGERIES: tuple[dict[str, Any], ...] = ({"attempt": 2}, {"lease_token": UUID(int=7)})
-
-
-@pytest.fixture
-async def control(state_db: str, queue_db: str, tmp_path: Path) -> AsyncIterator[Control]:
-    async with control_for(state_db, queue_db, tmp_path) as made:
-        yield made
 
 
 def lines(task: Claimed, *texts: str, first: int = 0, **forged: Any) -> LogsRequest:

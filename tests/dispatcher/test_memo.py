@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 from uuid import uuid4
@@ -15,7 +14,7 @@ from tests.support.dispatcher.control import WORKS, Org, an_org, control_for, de
 from tests.support.dispatcher.memo import MILL, MILLS, SPANS, asked, content, ground, made_again, reused, tasks_of
 from tests.support.dispatcher.releases import build, promoted, started, state_of
 from tests.support.dispatcher.run_tasks import caught_up, settle
-from tests.support.operators import register, registered
+from tests.support.operators import register
 from tests.support.verbs import invalidate
 from tracelake.dispatcher.control import Control
 from tracelake.dispatcher.datasets.list_ledger import list_ledger
@@ -26,10 +25,12 @@ from tracelake.dispatcher.versions.start_backfill import start_backfill
 from tracelake.dispatcher.why.explain import explain_task
 from tracelake.query.verify.chain import check_chain
 from tracelake.settings import LoopSettings
-from tracelake.wire.user_backfills import BackfillRequest, GapsQuery
-from tracelake.wire.user_ledger import LedgerQuery
+from tracelake.wire.user.backfills import BackfillRequest, GapsQuery
+from tracelake.wire.user.ledger import LedgerQuery
 
 pytestmark = pytest.mark.anyio
+
+OPERATORS = {"works": WORKS, "mills": MILLS}
 
 ALL = ["0-9", "10-19", "20-29", "30-39"]
 UNCHANGED = ["0-9", "20-29", "30-39"]
@@ -53,13 +54,6 @@ CREATE TRIGGER change AFTER UPDATE OF woken_at ON tasks
     FOR EACH ROW WHEN (NEW.partitions = '{10-19}') EXECUTE FUNCTION change()
 """
 WAKE_UPS = "SELECT count(*) FROM outbox WHERE kind = 'enqueue_task' AND payload ->> 'task_id' = $1"
-
-
-@pytest.fixture
-async def control(state_db: str, queue_db: str, tmp_path: Path) -> AsyncIterator[Control]:
-    with registered(works=WORKS, mills=MILLS):
-        async with control_for(state_db, queue_db, tmp_path) as made:
-            yield made
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import AsyncIterator
 from datetime import timedelta
 from pathlib import Path
 from uuid import uuid4
@@ -11,7 +10,7 @@ from uuid import uuid4
 import asyncpg
 import pytest
 
-from tests.support.dispatcher.control import WORKS, Org, an_org, control_for, deployed_and_active
+from tests.support.dispatcher.control import WORKS, Org, an_org, deployed_and_active
 from tests.support.dispatcher.memo import (
     MILL,
     MILLS,
@@ -26,7 +25,6 @@ from tests.support.dispatcher.memo import (
 )
 from tests.support.dispatcher.run_tasks import caught_up, claim_one, drain, settle
 from tests.support.dispatcher.staged_files import A_MONTH_PASSES, EIGHT_DAYS_PASS
-from tests.support.operators import registered
 from tests.support.verbs import invalidate
 from tracelake.dispatcher.control import Control
 from tracelake.dispatcher.dags.deactivate import deactivate_dag
@@ -39,9 +37,11 @@ from tracelake.dispatcher.maintenance.retain import DeleteOldTasks
 from tracelake.domain.object_names import Folder, ObjectName
 from tracelake.query.verify.files import FileChecker
 from tracelake.store.queries import queries
-from tracelake.wire.user_ledger import LedgerQuery
+from tracelake.wire.user.ledger import LedgerQuery
 
 pytestmark = pytest.mark.anyio
+
+OPERATORS = {"works": WORKS, "mills": MILLS}
 
 SAME = 0
 BREAD = [f"grain of {start}-{end}, baked 1".encode() for start, end in SPANS]
@@ -57,13 +57,6 @@ defaults: {runtime: ecs_platform}
 jobs:
   - {name: sell, operator: works, inputs: [{from: {dataset: bread}}]}
 """
-
-
-@pytest.fixture
-async def control(state_db: str, queue_db: str, tmp_path: Path) -> AsyncIterator[Control]:
-    with registered(works=WORKS, mills=MILLS):
-        async with control_for(state_db, queue_db, tmp_path) as made:
-            yield made
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
@@ -14,7 +14,6 @@ from uuid import uuid4
 import msgspec
 import pytest
 
-from tests.support.dispatcher.control import control_for
 from tests.support.dispatcher.job_chain import claimed, completion, deploy_chain, drained, tasks_of
 from tests.support.dispatcher.staged_files import (
     COLUMNS,
@@ -39,12 +38,6 @@ from tracelake.wire.query_messages import RelationsRequest
 from tracelake.wire.task_messages import Claimed
 
 pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture
-async def control(state_db: str, queue_db: str, tmp_path: Path) -> AsyncIterator[Control]:
-    async with control_for(state_db, queue_db, tmp_path) as made:
-        yield made
 
 
 async def test_files_with_their_marker_are_committed_and_listed(control: Control) -> None:

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import asyncpg
 import pytest
 
-from tests.support.dispatcher.control import control_for
 from tests.support.dispatcher.job_chain import Chain, deploy_chain
 from tracelake.dispatcher.control import Control
 from tracelake.dispatcher.versions.units import Unit, columns
@@ -22,12 +20,6 @@ pytestmark = pytest.mark.anyio
 MANY = 100_000
 UNREFERRED = "SET LOCAL session_replication_role = replica"
 """Without foreign keys: the partitions' commits are not there."""
-
-
-@pytest.fixture
-async def control(state_db: str, queue_db: str, tmp_path: Path) -> AsyncIterator[Control]:
-    async with control_for(state_db, queue_db, tmp_path) as made:
-        yield made
 
 
 async def fill(dsn: str, chain: Chain) -> None:

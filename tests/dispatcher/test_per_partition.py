@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from pathlib import Path
 from uuid import uuid4
 
 import pytest
 
-from tests.support.dispatcher.control import PULL, Org, an_org, control_for, deployed_and_active
+from tests.support.dispatcher.control import PULL, Org, deployed_and_active
 from tests.support.dispatcher.job_chain import claimed, completion
 from tests.support.dispatcher.run_tasks import caught_up, drain, run_one, settle
 from tests.support.dispatcher.staged_files import Partition, staged
-from tests.support.operators import registered
 from tests.support.verbs import activate_dag, pause_job, resume_job, trigger
 from tracelake.dispatcher.control import Control
 from tracelake.dispatcher.dags.deploy import Deployed
@@ -22,6 +19,8 @@ from tracelake.store.queries import queries
 from tracelake.wire.output_messages import EventBody
 
 pytestmark = pytest.mark.anyio
+
+OPERATORS = {"pull": PULL}
 
 DAG = """
 name: mill
@@ -35,18 +34,6 @@ jobs:
 OTHER_BAKE = DAG.replace("bake, operator: pull", "bake, operator: pull, config: {n: 2}")
 
 GRIND = "SELECT t.id FROM tasks t JOIN jobs j ON j.id = t.job_id WHERE j.name = 'grind' AND t.status = 'Queued'"
-
-
-@pytest.fixture
-async def control(state_db: str, queue_db: str, tmp_path: Path) -> AsyncIterator[Control]:
-    with registered(pull=PULL):
-        async with control_for(state_db, queue_db, tmp_path) as opened:
-            yield opened
-
-
-@pytest.fixture
-async def org(control: Control) -> Org:
-    return await an_org(control.pool)
 
 
 async def ground(control: Control, org: Org, *partitions: Partition, cursor: int | None = None) -> None:

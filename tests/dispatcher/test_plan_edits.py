@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from pathlib import Path
-
 import pytest
 
-from tests.support.dispatcher.control import Org, an_org, control_for, deployed_and_active
+from tests.support.dispatcher.control import Org, an_org, deployed_and_active
 from tests.support.dispatcher.releases import plan
 from tracelake.dispatcher.control import Control
 
@@ -102,10 +99,23 @@ SOMETHING = {
 }
 
 
-@pytest.fixture
-async def control(state_db: str, queue_db: str, tmp_path: Path) -> AsyncIterator[Control]:
-    async with control_for(state_db, queue_db, tmp_path) as made:
-        yield made
+CONTRACTS = """\
+name: tokens
+defaults: {runtime: ecs_platform}
+jobs:
+  - {name: ask, operator: noop, runtime: dispatcher, source: {kind: manual}}
+  - {name: ingest, operator: cryo_ingest, config: {rpc_pool: main, tables: [logs]}, inputs: [{from: {job: ask}}]}
+  - name: transfers
+    operator: evm_decode
+    config: {abi: erc20, events: [transfer]}
+    inputs: [{from: {job: ingest}}]
+"""
+CONTRACT = """\
+  - name: {name}
+    operator: sql
+    config: {{query: "SELECT * FROM transfers WHERE address = unhex('{number:040x}')"}}
+    inputs: [{{from: {{job: transfers}}}}]
+"""
 
 
 @pytest.fixture
@@ -134,3 +144,14 @@ async def test_thirty_edits_that_can_change_rows_rebuild_just_what_they_change(c
     assert len(SOMETHING) >= 30
     found = {name: await rebuilt(control, org, edited(old, new)) for name, (old, new, _) in SOMETHING.items()}
     assert found == {name: datasets for name, (_, _, datasets) in SOMETHING.items()}
+
+
+def of_contracts(*names: str) -> str:
+    """A job for each contract: its address is its number."""
+    return CONTRACTS + "".join(CONTRACT.format(name=name, number=number) for number, name in enumerate(names))
+
+
+async def test_a_contract_that_is_added_as_a_job_builds_its_own_dataset_and_no_other(control: Control) -> None:
+    org = await an_org(control.pool)
+    await deployed_and_active(control, org, of_contracts("usdc", "dai"))
+    assert await rebuilt(control, org, of_contracts("usdc", "dai", "weth")) == {"weth[0]"}

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from dataclasses import replace
 from datetime import datetime
-from pathlib import Path
 from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
 
-from tests.support.dispatcher.control import control_for
 from tests.support.dispatcher.job_chain import a_task, claimed, completion, deploy_chain, expire, retry_now, status
 from tracelake.dispatcher.control import Control
 from tracelake.dispatcher.runtimes.call_functions import put_back
@@ -21,12 +18,6 @@ from tracelake.domain.task import Backoff, retry_delay
 from tracelake.wire.task_messages import Claimed, ClaimRequest
 
 pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture
-async def control(state_db: str, queue_db: str, tmp_path: Path) -> AsyncIterator[Control]:
-    async with control_for(state_db, queue_db, tmp_path) as made:
-        yield made
 
 
 async def faults(control: Control, task_id: object) -> list[str | None]:

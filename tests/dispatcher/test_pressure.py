@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 from uuid import UUID, uuid4
 
@@ -24,6 +24,8 @@ from tracelake.wire.output_messages import EventBody
 
 pytestmark = pytest.mark.anyio
 
+OPERATORS = {"pull": PULL}
+
 SHOP = """
 name: shop
 defaults: {runtime: ecs_platform}
@@ -39,18 +41,6 @@ defaults: {runtime: ecs_platform}
 jobs:
   - {name: slow, operator: pull, max_queue_depth: 4, inputs: [{from: {dataset: cleaned}}]}
 """
-
-
-@pytest.fixture
-async def control(state_db: str, queue_db: str, tmp_path: Path) -> AsyncIterator[Control]:
-    with registered(pull=PULL):
-        async with control_for(state_db, queue_db, tmp_path) as opened:
-            yield opened
-
-
-@pytest.fixture
-async def org(control: Control) -> Org:
-    return await an_org(control.pool)
 
 
 async def a_pass(control: Control, *, release: int = 1000) -> int:

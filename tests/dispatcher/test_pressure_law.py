@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from pathlib import Path
 from uuid import UUID, uuid4
 
 import pytest
 
-from tests.support.dispatcher.control import PULL, Org, an_org, control_for, deployed_and_active
+from tests.support.dispatcher.control import PULL, Org, an_org, deployed_and_active
 from tests.support.dispatcher.job_chain import claimed, completion, drained
-from tests.support.operators import registered
 from tests.support.verbs import trigger
 from tracelake.dispatcher.control import Control
 from tracelake.dispatcher.flow.apply_pressure import ApplyPressure
@@ -22,14 +19,9 @@ from tracelake.wire.output_messages import EventBody
 
 pytestmark = pytest.mark.anyio
 
+OPERATORS = {"pull": PULL}
+
 TRIGGERS = 8
-
-
-@pytest.fixture
-async def control(state_db: str, queue_db: str, tmp_path: Path) -> AsyncIterator[Control]:
-    with registered(pull=PULL):
-        async with control_for(state_db, queue_db, tmp_path) as opened:
-            yield opened
 
 
 @dataclass(frozen=True)

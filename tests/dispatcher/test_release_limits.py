@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
-from pathlib import Path
+from collections.abc import Iterator
 from uuid import UUID, uuid4
 
 import pytest
 
 from tests.support.dispatcher.comparisons import compared, diff, reported, taken
-from tests.support.dispatcher.control import PULL, Org, an_org, control_for, deployed_and_active
+from tests.support.dispatcher.control import PULL, Org, an_org, deployed_and_active
 from tests.support.dispatcher.releases import abandoned, build, plan, promoted, shown, started, state_of
 from tests.support.dispatcher.run_tasks import settle
 from tests.support.operators import registered
@@ -18,7 +17,7 @@ from tracelake.dispatcher.control import Control
 from tracelake.dispatcher.releases.request_comparisons import request_comparisons
 from tracelake.dispatcher.releases.run_releases import RunReleases
 from tracelake.errors import Conflict, NotFound
-from tracelake.wire.user_releases import ReleaseComparison
+from tracelake.wire.user.releases import ReleaseComparison
 
 pytestmark = pytest.mark.anyio
 
@@ -37,12 +36,6 @@ jobs:
 publish:
   flour: {{job: grind}}
 """
-
-
-@pytest.fixture
-async def control(state_db: str, queue_db: str, tmp_path: Path) -> AsyncIterator[Control]:
-    async with control_for(state_db, queue_db, tmp_path) as made:
-        yield made
 
 
 @pytest.fixture(autouse=True)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from datetime import datetime, timedelta
-from pathlib import Path
 from uuid import UUID, uuid4
 
 import pytest
 
-from tests.support.dispatcher.control import PULL, Org, an_org, control_for, deployed_and_active
+from tests.support.dispatcher.control import PULL, Org, an_org, deployed_and_active
 from tests.support.dispatcher.releases import (
     abandoned,
     build,
@@ -32,7 +31,7 @@ from tracelake.dispatcher.maintenance.remove_left_generations import RemoveLeftG
 from tracelake.dispatcher.versions.gaps import list_gaps
 from tracelake.errors import Conflict, InvalidDag, InvalidRequest, LeaseLost, NotFound
 from tracelake.wire.query_messages import Relation, RelationRequest, RelationsRequest
-from tracelake.wire.user_backfills import GapsQuery
+from tracelake.wire.user.backfills import GapsQuery
 
 pytestmark = pytest.mark.anyio
 
@@ -68,12 +67,6 @@ SELECT DISTINCT i.input_dataset_version
   JOIN task_inputs i ON i.task_id = m.task_id AND i.attempt = m.attempt
  WHERE m.dataset_version = $1
 """
-
-
-@pytest.fixture
-async def control(state_db: str, queue_db: str, tmp_path: Path) -> AsyncIterator[Control]:
-    async with control_for(state_db, queue_db, tmp_path) as made:
-        yield made
 
 
 @pytest.fixture(autouse=True)

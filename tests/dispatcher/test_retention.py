@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
 
 import psycopg
 import pytest
 
-from tests.support.dispatcher.control import control_for
 from tests.support.dispatcher.job_chain import Chain, a_task, claimed, completion, deploy_chain, drained, tasks_of
 from tests.support.dispatcher.staged_files import begun, finish, staged
 from tracelake.dispatcher.control import Control
@@ -39,6 +36,7 @@ DELETED_BY = {
     "outbox": "prune_outbox",
     "task_logs": "prune_logs",
     "query_audit": "prune_audit",
+    "audit_entries": "prune_audit_entries",
     "udf_bundles": "delete_unused_bundles",
     "source_slots": "prune_sources",
     "source_deliveries": "prune_sources",
@@ -48,8 +46,20 @@ DELETED_BY = {
 STATIC = {
     "state": {
         # Made by people, and deleted by them.
-        *("orgs", "users", "org_roles", "org_role_memberships", "worker_tokens", "user_tokens", "url_keys"),
+        *(
+            "orgs",
+            "users",
+            "org_roles",
+            "org_role_memberships",
+            "service_tokens",
+            "service_token_hashes",
+            "audit_chains",
+            "user_tokens",
+            "url_keys",
+        ),
         *("alert_channels", "alert_definitions", "alert_definition_channels", "backfills"),
+        # One for each restore from a backup, for ever: the last one is the epoch.
+        "restores",
         # Rows of deployed versions: as many as there are versions.
         *(
             "dag_versions",
@@ -88,12 +98,6 @@ STATIC = {
         *("pgqueue.messages", "pgqueue.dead_letters"),
     },
 }
-
-
-@pytest.fixture
-async def control(state_db: str, queue_db: str, tmp_path: Path) -> AsyncIterator[Control]:
-    async with control_for(state_db, queue_db, tmp_path) as made:
-        yield made
 
 
 async def test_every_table_is_bounded_or_has_a_loop_that_deletes_from_it(

@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import pytest
 
-from tests.support.dispatcher.control import an_org, control_for
+from tests.support.dispatcher.control import an_org
 from tracelake.dispatcher.control import Control
 from tracelake.dispatcher.flow.lease_rpc_shares import lease_rpc_shares
 from tracelake.dispatcher.flow.list_in_flight import list_in_flight
@@ -26,12 +24,6 @@ pytestmark = pytest.mark.anyio
 
 LIMIT, RATE, LEASE = 5, 40.0, 10.0
 STEPS = 250
-
-
-@pytest.fixture
-async def control(state_db: str, queue_db: str, tmp_path: Path) -> AsyncIterator[Control]:
-    async with control_for(state_db, queue_db, tmp_path) as made:
-        yield made
 
 
 @dataclass

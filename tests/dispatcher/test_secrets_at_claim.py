@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from dataclasses import replace
-from pathlib import Path
 
 import msgspec
 import pytest
 
-from tests.support.dispatcher.control import control_for
 from tests.support.dispatcher.job_chain import Chain, a_task, claimed, deploy_chain
 from tracelake.dispatcher.control import Control
 from tracelake.dispatcher.tasks.fetch import fetch_task
@@ -17,12 +14,6 @@ from tracelake.settings import RUNTIMES, RuntimeSettings
 from tracelake.wire.task_messages import Claimed, NotClaimed
 
 pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture
-async def control(state_db: str, queue_db: str, tmp_path: Path) -> AsyncIterator[Control]:
-    async with control_for(state_db, queue_db, tmp_path) as made:
-        yield made
 
 
 async def a_chain(control: Control, secrets: list[str], operator: str = "python") -> Chain:
@@ -35,7 +26,10 @@ async def a_chain(control: Control, secrets: list[str], operator: str = "python"
 async def test_a_claim_and_a_fetch_say_the_names_as_the_dag_writes_them(control: Control) -> None:
     chain = await a_chain(control, ["API_KEY", "other"])
     task = await a_task(control, chain)
-    assert (await fetch_task(control.pool, control.jobs, control.payloads(), task)).secrets == ["API_KEY", "other"]
+    assert (await fetch_task(control.pool, control.jobs, control.payloads(), control.runtimes, task)).secrets == [
+        "API_KEY",
+        "other",
+    ]
     answer, _ = await claimed(control, task)
     heard = msgspec.json.decode(msgspec.json.encode(answer), type=Claimed | NotClaimed)
     assert heard == answer

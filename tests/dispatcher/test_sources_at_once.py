@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from pathlib import Path
 
 import pytest
 
-from tests.support.dispatcher.control import PULL, Org, an_org, control_for, deployed_and_active
+from tests.support.dispatcher.control import PULL, Org, deployed_and_active
 from tests.support.dispatcher.sources import (
     DAG,
     OTHER_WORK,
@@ -21,7 +19,6 @@ from tests.support.dispatcher.sources import (
     settle,
     source,
 )
-from tests.support.operators import registered
 from tests.support.postgres import blocked_by, held
 from tests.support.verbs import activate_dag, deploy_dag
 from tracelake.dispatcher.control import Control
@@ -31,19 +28,9 @@ from tracelake.wire.task_messages import Claimed, ClaimRequest
 
 pytestmark = pytest.mark.anyio
 
+OPERATORS = {"pull": PULL}
+
 PUBLISHED = DAG + "publish: {followed: {job: follow}}\n"
-
-
-@pytest.fixture
-async def control(state_db: str, queue_db: str, tmp_path: Path) -> AsyncIterator[Control]:
-    with registered(pull=PULL):
-        async with control_for(state_db, queue_db, tmp_path) as made:
-            yield made
-
-
-@pytest.fixture
-async def org(control: Control) -> Org:
-    return await an_org(control.pool)
 
 
 async def test_a_version_that_comes_back_in_the_moment_its_source_is_settled_keeps_its_source(

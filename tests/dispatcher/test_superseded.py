@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from pathlib import Path
-
 import pytest
 
-from tests.support.dispatcher.control import control_for
 from tests.support.dispatcher.job_chain import Chain, a_task, claimed, completion, deploy_chain, drained, tasks_of
 from tracelake.dispatcher.control import Control
 from tracelake.dispatcher.why.explain import explain_task
@@ -15,12 +11,6 @@ from tracelake.wire.output_messages import InvalidationBody
 from tracelake.wire.task_messages import Claimed, ClaimRequest, NotClaimed
 
 pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture
-async def control(state_db: str, queue_db: str, tmp_path: Path) -> AsyncIterator[Control]:
-    async with control_for(state_db, queue_db, tmp_path) as made:
-        yield made
 
 
 async def updated(control: Control, updates: int, *, whole: bool = True, slots: int | None = None) -> Chain:

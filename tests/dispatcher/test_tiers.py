@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from datetime import timedelta
-from pathlib import Path
 from uuid import UUID
 
 import msgspec
 import pytest
 
-from tests.support.dispatcher.control import control_for
 from tests.support.dispatcher.job_chain import Chain, a_task, claimed, completion, deploy_chain, drained
 from tracelake.dispatcher.control import Control
 from tracelake.ports import Outgoing
@@ -18,12 +15,6 @@ from tracelake.ports import Outgoing
 pytestmark = pytest.mark.anyio
 
 NORMAL, BULK = "tasks-ecs_platform", "tasks-ecs_platform-bulk"
-
-
-@pytest.fixture
-async def control(state_db: str, queue_db: str, tmp_path: Path) -> AsyncIterator[Control]:
-    async with control_for(state_db, queue_db, tmp_path) as made:
-        yield made
 
 
 async def complete_first(control: Control, chain: Chain, cursors: range, *, history: bool = False) -> None:

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 import pytest
 
-from tests.support.dispatcher.control import PULL, Org, an_org, control_for, deployed_and_active, run_here
-from tests.support.operators import registered
+from tests.support.dispatcher.control import PULL, Org, an_org, deployed_and_active, run_here
 from tests.support.verbs import activate_dag, deploy_dag, invalidate, trigger
 from tracelake.dispatcher.control import Control
 from tracelake.domain.dag.model import JobOutput
@@ -19,6 +16,8 @@ from tracelake.domain.ids import JobName
 from tracelake.errors import Conflict, InvalidRequest, NotFound
 
 pytestmark = pytest.mark.anyio
+
+OPERATORS = {"pull": PULL}
 
 DAG = """
 name: desk
@@ -29,18 +28,6 @@ jobs:
   - {name: work, operator: pull, inputs: [{from: {job: ask, output: left}}]}
 publish: {asked: {job: ask, output: left}}
 """
-
-
-@pytest.fixture
-async def control(state_db: str, queue_db: str, tmp_path: Path) -> AsyncIterator[Control]:
-    with registered(pull=PULL):
-        async with control_for(state_db, queue_db, tmp_path) as opened:
-            yield opened
-
-
-@pytest.fixture
-async def org(control: Control) -> Org:
-    return await an_org(control.pool)
 
 
 async def tasks(control: Control) -> list[Any]:

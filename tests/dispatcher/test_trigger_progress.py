@@ -2,27 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from pathlib import Path
 from uuid import UUID, uuid4
 
 import pytest
 
-from tests.support.dispatcher.control import control_for
 from tests.support.dispatcher.job_chain import Chain, claimed, completion, deploy_chain, drained, tasks_of
 from tests.support.verbs import trigger
 from tracelake.dispatcher.control import Control
 from tracelake.dispatcher.events.trigger_progress import trigger_progress
 from tracelake.errors import NotFound
-from tracelake.wire.user_dags import TriggerProgress
+from tracelake.wire.user.dags import TriggerProgress
 
 pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture
-async def control(state_db: str, queue_db: str, tmp_path: Path) -> AsyncIterator[Control]:
-    async with control_for(state_db, queue_db, tmp_path) as made:
-        yield made
 
 
 async def triggered(control: Control, chain: Chain, *, cursor: int = 1) -> UUID:

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
-from pathlib import Path
+from collections.abc import Mapping
 from uuid import UUID
 
 import pytest
 
-from tests.support.dispatcher.control import WORKS, Org, an_org, control_for, deployed_and_active
+from tests.support.dispatcher.control import WORKS, Org, an_org, deployed_and_active
 from tests.support.dispatcher.job_chain import Chain, a_task, claimed, completion, deploy_chain, drained, tasks_of
 from tests.support.dispatcher.run_tasks import caught_up, drain, read_input, settle
 from tests.support.dispatcher.staged_files import current_partitions, staged
-from tests.support.operators import registered
 from tests.support.verbs import invalidate, trigger
 from tracelake.dispatcher.control import Control
 from tracelake.dispatcher.maintenance.reconcile import Reconciler
@@ -23,9 +21,11 @@ from tracelake.domain.ledger import content_hash
 from tracelake.settings import RUNTIMES, LoopSettings
 from tracelake.store.queries import queries
 from tracelake.wire.task_messages import Claimed
-from tracelake.wire.user_backfills import GapsQuery
+from tracelake.wire.user.backfills import GapsQuery
 
 pytestmark = pytest.mark.anyio
+
+OPERATORS = {"works": WORKS}
 
 Span = tuple[int, int]
 AT_ONCE = LoopSettings(reconcile_seconds=1e-6, reconcile_grace_seconds=0, lost_wake_up_seconds=300.0)
@@ -50,13 +50,6 @@ defaults: {runtime: ecs_platform}
 jobs:
   - {name: sell, operator: works, inputs: [{from: {dataset: flour}}]}
 """
-
-
-@pytest.fixture
-async def control(state_db: str, queue_db: str, tmp_path: Path) -> AsyncIterator[Control]:
-    with registered(works=WORKS):
-        async with control_for(state_db, queue_db, tmp_path) as made:
-            yield made
 
 
 @pytest.fixture

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from dataclasses import replace
-from pathlib import Path
 from uuid import UUID, uuid4
 
 import pytest
 
-from tests.support.dispatcher.control import control_for
 from tests.support.dispatcher.job_chain import Chain, a_task, claimed, completion, deploy_chain, drained, tasks_of
 from tests.support.dispatcher.staged_files import staged
 from tests.support.verbs import cancel_task, retry_task
@@ -23,17 +20,11 @@ from tracelake.dispatcher.why.explain import explain
 from tracelake.errors import Conflict, InvalidRequest, NotFound
 from tracelake.store.identity import Role, User
 from tracelake.wire.task_messages import Claimed
-from tracelake.wire.user_outbox import OutboxQuery
-from tracelake.wire.user_tasks import TasksQuery
-from tracelake.wire.user_why import Explanation, WhyQuery
+from tracelake.wire.user.outbox import OutboxQuery
+from tracelake.wire.user.tasks import TasksQuery
+from tracelake.wire.user.why import Explanation, WhyQuery
 
 pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture
-async def control(state_db: str, queue_db: str, tmp_path: Path) -> AsyncIterator[Control]:
-    async with control_for(state_db, queue_db, tmp_path) as made:
-        yield made
 
 
 def user_of(chain: Chain, role: Role = "admin", user: UUID | None = None) -> User:

@@ -16,7 +16,7 @@ from tests.support.verbs import cancel_task, trigger
 from tracelake.dispatcher.control import Control
 from tracelake.dispatcher.why.explain import explain
 from tracelake.store.identity import User
-from tracelake.wire.user_why import Explanation, WhyQuery
+from tracelake.wire.user.why import Explanation, WhyQuery
 
 pytestmark = pytest.mark.anyio
 RANGES = (Path(__file__).parent.parent.parent / "dags" / "ranges.yaml").read_text()

@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 import typer
+from pydantic import SecretStr
 
 from tests.support.dispatcher.control import HOLLOW, NOTHING
-from tools.write_docs import cli_page, permissions_page, settings_page, verbs
+from tools.write_docs import cli_page, permissions_page, services_page, settings_page, verbs
 from tracelake.cli.app import app
 from tracelake.delivery.routes import delivery_api
 from tracelake.dispatcher.http.internal_routes import internal_api
@@ -32,18 +33,18 @@ REFERENCE = DOCS / "reference"
 API_PAGES = ("user_api.md", "task_api.md", "internal_api.md")
 
 APIS = {
-    "Gateway": public_api(DispatcherClient(NOTHING), IdentitySettings()),
+    "Gateway": public_api(DispatcherClient(NOTHING), IdentitySettings(service_token=SecretStr("x"))),
     "Dispatcher, task API": task_api(HOLLOW, NOTHING),
     "Dispatcher, internal API": internal_api(HOLLOW),
-    "Delivery, internal API": delivery_api(NOTHING, NOTHING, IdentitySettings(), NOTHING),
+    "Delivery, internal API": delivery_api(NOTHING, DispatcherClient(NOTHING), NOTHING),
     "Query, task API": query_api(NOTHING, task_route(NOTHING, NOTHING)),
     "Query, internal API": query_api(
         NOTHING,
-        user_route(NOTHING, IdentitySettings()),
-        verify_route(NOTHING, NOTHING, IdentitySettings()),
-        diff_route(NOTHING, NOTHING, IdentitySettings()),
-        openapi_route(IdentitySettings()),
-        metrics_route(NOTHING, IdentitySettings()),
+        user_route(NOTHING),
+        verify_route(NOTHING, NOTHING, 2.0),
+        diff_route(NOTHING, NOTHING, 2.0),
+        openapi_route(),
+        metrics_route(NOTHING),
     ),
 }
 
@@ -71,6 +72,10 @@ def test_the_settings_page_is_what_the_code_says() -> None:
 
 def test_the_command_line_page_is_what_the_code_says() -> None:
     assert (REFERENCE / "cli.md").read_text() == cli_page(), "run `make docs`"
+
+
+def test_the_page_of_services_is_what_their_listeners_decide_by() -> None:
+    assert (REFERENCE / "services.md").read_text() == services_page(), "run `make docs`"
 
 
 def test_the_permissions_page_is_what_the_code_says() -> None:

@@ -32,11 +32,12 @@ def test_every_make_target_that_the_readme_names_exists() -> None:
     assert named_targets("README.md") <= targets()
 
 
-def test_the_long_run_sets_every_option_that_says_how_long_or_how_many() -> None:
+def test_the_long_run_takes_every_test_and_sets_every_option_that_says_how_long_or_how_many() -> None:
     defined = re.findall(r'addoption\("(--[a-z-]+)"', (ROOT / "tests" / "conftest.py").read_text(encoding="utf-8"))
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     given = re.findall(r"--[a-z-]+", makefile.split("LONG :=")[1].split("\n\n")[0])
-    assert set(given) - {"--timeout"} == {option for option in defined if not option.endswith("-seed")}
+    assert "--long" in given
+    assert set(given) - {"--timeout", "--long"} == {option for option in defined if not option.endswith("-seed")}
 
 
 def test_contributing_names_files_that_exist() -> None:

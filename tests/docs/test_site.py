@@ -19,7 +19,7 @@ SECTIONS = {"tutorial", "how-to", "concepts", "reference", "adr"}
 FRONT = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md")]
 GENERATED = {
     DOCS / "reference" / name
-    for name in ("cli.md", "settings.md", "data_model.md", "crash_points.md", "permissions.md")
+    for name in ("cli.md", "settings.md", "data_model.md", "crash_points.md", "permissions.md", "services.md")
 }
 LINK = re.compile(r"\]\(([^)#:]+)(?:#[^)]*)?\)")
 CODE = re.compile(r"^```.*?^```|`[^`]*`|\]\([^)]*\)", re.DOTALL | re.MULTILINE)

@@ -14,6 +14,10 @@ RENDERED = {
     "SELECT CAST(a AS INT) AS x, a::string AS y FROM t": (
         "SELECT CAST(a AS INT) AS x, CAST(a AS STRING) AS y FROM `v` AS `t`"
     ),
+    "SELECT CAST(a AS VARCHAR(2)) AS x, CAST(b AS ARRAY<CHAR(3)>) AS y FROM t": (
+        "SELECT CAST(a AS STRING) AS x, CAST(b AS ARRAY<STRING>) AS y FROM `v` AS `t`"
+    ),
+    "SELECT arrays_zip() AS x FROM t": "SELECT arrays_zip() AS x FROM `v` AS `t`",
     "SELECT c * mod(a, b) AS x FROM t": "SELECT c * mod(a, b) AS x FROM `v` AS `t`",
     "SELECT T.a FROM T": "SELECT T.a FROM `v` AS `T`",
     "SELECT a FROM t AS x -- why": "SELECT a FROM `v` AS x",

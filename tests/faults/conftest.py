@@ -2,23 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
-from tests.support.systems.processes import ForkServer, System, a_system, running_fork_server
-
-
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-@pytest.fixture(scope="session")
-def fork_server() -> Iterator[ForkServer]:
-    with running_fork_server() as made:
-        yield made
+from tests.support.systems.processes import ForkServer, System, a_system
 
 
 @pytest.fixture

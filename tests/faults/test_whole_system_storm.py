@@ -25,7 +25,7 @@ from tests.support.postgres import RunningServer
 from tests.support.programs.storm_clients import Calls, ClientRequest
 from tracelake.domain.object_names import Folder
 
-pytestmark = pytest.mark.timeout(1800)  # a long storm needs a flag
+pytestmark = [pytest.mark.long, pytest.mark.timeout(1800)]  # a storm of minutes needs a flag
 TRIGGERS, QUERIES = 960, 40
 DRAIN_SECONDS = 240
 REMEMBER_A_TASK = """

@@ -23,7 +23,7 @@ from tracelake.lite.certificates import ensure_certificates
 from tracelake.runtime.listeners import Listener, open_listeners
 from tracelake.settings import TlsSettings
 from tracelake.wire.client import DispatcherClient
-from tracelake.wire.user_calls import CALLS
+from tracelake.wire.user.calls import CALLS
 
 KNOWN = {
     "org": "acme",
@@ -34,7 +34,10 @@ KNOWN = {
     "channel": "ops",
     "role": "finance",
     "token": "robot",
-} | {name: str(uuid4()) for name in ("task", "publish", "bundle", "delivery", "backfill", "request", "release", "user")}
+} | {
+    name: str(uuid4())
+    for name in ("task", "publish", "bundle", "delivery", "backfill", "request", "release", "user", "service_token")
+}
 """So that half of the calls are about something that is there."""
 NOT_POSSIBLE = (Unsatisfiable,)
 """A call without parameters cannot be sent wrongly."""

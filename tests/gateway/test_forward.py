@@ -10,6 +10,7 @@ from urllib.parse import quote
 import httpx
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
+from pydantic import SecretStr
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response
@@ -24,12 +25,12 @@ from tracelake.runtime.metrics import Metrics
 from tracelake.runtime.request_middleware import REQUEST_ID, RequestMiddleware
 from tracelake.settings import IdentitySettings
 from tracelake.wire.client import DispatcherClient
-from tracelake.wire.user_calls import USER
+from tracelake.wire.user.calls import USER
 
 pytestmark = pytest.mark.anyio
 SUBJECT = "acme|Ærøskøbing"
 KEY = ec.generate_private_key(ec.SECP256R1())
-IDENTITY = IdentitySettings(user_public_key=public_pem(KEY))
+IDENTITY = IdentitySettings(user_public_key=public_pem(KEY), service_token=SecretStr("x"))
 CALLS = {
     "Dispatcher": ("GET", "/v1/tasks?limit=3", "/internal/v1/tasks?limit=3"),
     "delivery process": ("GET", "/v1/alerts/deliveries?limit=3", "/internal/v1/alerts/deliveries?limit=3"),

@@ -108,11 +108,14 @@ BAD_SUBJECTS = [
     ("STRASSE", 409),
     ("ana", 409),
     ("Rival|Admin", 409),
+    ("\u0440\u0430\u0441\u0435", 409),  # all Cyrillic, and looks like `pace`
+    ("\u0412\u041e\u0412", 409),  # looks like `BOB` in capitals
+    ("\u03bf\u03c1\u03b1", 409),  # Greek, like `opa`
 ]
 
 
 async def test_a_subject_that_is_not_shown_or_resembles_another_is_refused(trace: System) -> None:
-    for known in ("ana", "stra\u00dfe"):
+    for known in ("ana", "stra\u00dfe", "pace", "bob", "opa"):
         await add(trace, known)
     await trace.control.pool.execute("UPDATE users SET subject_key = lower(external_id) WHERE external_id = $1", RIVAL)
     before = await trace.got(ADMIN, "GET", "/v1/users")
@@ -185,12 +188,14 @@ async def test_a_role_in_use_is_deleted_by_force_only_and_its_datasets_are_left_
 
 
 async def test_names_of_roles_that_resemble_each_other_are_refused(trace: System) -> None:
-    await trace.got(ADMIN, "POST", "/v1/roles", json={"role": "finance", "name": "Finance"})
+    for name in ("Finance", "Space"):
+        await trace.got(ADMIN, "POST", "/v1/roles", json={"role": name.lower(), "name": name})
     for body, code in (
         ({"role": "finance"}, "conflict"),
         ({"role": "money", "name": "FINANCE"}, "conflict"),
         ({"role": "money", "name": "\uff26inance"}, "conflict"),
         ({"role": "money", "name": "Fin\u0430nce"}, "invalid_request"),
+        ({"role": "money", "name": "\u0405\u0440\u0430\u0441\u0435"}, "conflict"),
         ({"role": "Money"}, "invalid_request"),
         ({"role": "money", "name": ""}, "invalid_request"),
     ):

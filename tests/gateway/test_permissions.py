@@ -12,7 +12,7 @@ import pytest
 
 from tests.support.dispatcher.job_chain import drained
 from tests.support.systems.gateway import DAG, System, system
-from tracelake.wire.user_calls import CALLS, ROLES, Call
+from tracelake.wire.user.calls import CALLS, ROLES, Call
 
 pytestmark = pytest.mark.anyio
 
@@ -35,11 +35,12 @@ PATH = {
     "role": "finance",
     "org": "acme",
     "token": "robot",
+    "service_token": MISSING,
 }
 HERE = [call for call in CALLS.values() if call.service == "dispatcher"]
 """Those of the delivery process and of the Query service are tested in their folders."""
-OWN = {"deploy", "revoke_token", "show_org"}
-"""Their names are the caller's own; organisations are for platform admins, who see all of them."""
+OWN = {"deploy", "revoke_token", "show_org", "revoke_service_token"}
+"""Their names are the caller's own; organisations and services are for platform admins, who see all of them."""
 REAL = {"dag", "task", "dataset", "user", "role", "alert", "channel"}
 """Parts of paths of which `filled` makes an object."""
 BODIES: dict[str, Any] = {

@@ -6,17 +6,17 @@ import re
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 from uuid import UUID
 
 import pytest
 
+from tests.support.service_tokens import proven_user
 from tests.support.systems.gateway import DAG, System, system
+from tracelake.domain.service_tokens import hash_token
 from tracelake.domain.subjects import token_name
 from tracelake.errors import NotFound, Unauthenticated
 from tracelake.gateway.user_tokens import UserTokens
-from tracelake.store.identity import hash_token
-from tracelake.wire.user_calls import USER
 
 pytestmark = pytest.mark.anyio
 
@@ -69,7 +69,9 @@ async def test_a_personal_token_of_an_admin_reads_only_what_its_role_may(trace: 
     assert await status(trace, token, "GET", "/v1/datasets/shop_clean") == 404
     name = quote(token_name(await trace.control.pool.fetchval("SELECT id FROM user_tokens")), safe="")
     body = {"tables": [{"name": "shop_clean"}]}
-    found = (await trace.inside.post("/internal/query/relations", json=body, headers={USER: name})).json()
+    found = (
+        await trace.inside.post("/internal/query/relations", json=body, headers=proven_user(unquote(name)).headers)
+    ).json()
     assert (found["relations"], found["readable"]) == ([], ["shop_orders"])  # what a query by it may read
 
 

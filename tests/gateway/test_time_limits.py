@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.systems.gateway import DAG, System, system
 from tracelake.wire.call import LARGE_DAG_SECONDS
-from tracelake.wire.user_calls import CALLS
+from tracelake.wire.user.calls import CALLS
 
 pytestmark = pytest.mark.anyio
 

@@ -23,7 +23,8 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from tests.support.dispatcher.job_chain import claimed, drained
-from tests.support.systems.gateway import DAG, SERVICE, System, over, system
+from tests.support.service_tokens import TOKENS, as_service
+from tests.support.systems.gateway import DAG, System, over, system
 from tracelake.capability.jws import encode_part, public_jwk, sign_token
 from tracelake.dispatcher.http.internal_routes import internal_api
 from tracelake.gateway.issuer_keys import user_keys
@@ -31,8 +32,9 @@ from tracelake.gateway.process import public_api
 from tracelake.lite.certificates import ensure_certificates
 from tracelake.runtime.listeners import Listener, json_response, open_listeners
 from tracelake.settings import IdentitySettings, TlsSettings
-from tracelake.wire.client import WORKER_TOKEN, DispatcherClient
-from tracelake.wire.user_calls import CALLS, USER
+from tracelake.wire.client import DispatcherClient
+from tracelake.wire.service_user import SERVICE_TOKEN
+from tracelake.wire.user.calls import CALLS, USER
 
 pytestmark = pytest.mark.anyio
 
@@ -191,7 +193,7 @@ async def test_resources_of_another_organisation_are_not_found(trace: System) ->
 
 async def test_a_request_cannot_choose_its_user_organisation_or_role(trace: System) -> None:
     await deployed(trace)
-    forged = {USER: ADMIN, "x-trace-org": "acme", "x-trace-role": "admin", WORKER_TOKEN: SERVICE}
+    forged = {USER: ADMIN, "x-trace-org": "acme", "x-trace-role": "admin", **as_service("gateway")}
     assert (await trace.got("rival|reader", "GET", "/v1/dags", headers=forged))["dags"] == []
     assert await trace.refused("rival|reader", "GET", "/v1/outbox", headers=forged) == (403, "forbidden")
     assert await trace.refused(ADMIN, "GET", "/v1/tasks?org_id=x") == (400, "invalid_request")
@@ -202,11 +204,11 @@ async def test_no_identity_is_accepted_in_place_of_another(trace: System) -> Non
     await triggered(trace)
     task = await trace.control.pool.fetchval("SELECT id FROM tasks")
     capability = (await claimed(trace.control, task))[0].capability_token
-    for bearer in (SERVICE, capability, "", "x.y.z", "[" * 5000):
+    for bearer in (TOKENS["gateway"], capability, "", "x.y.z", "[" * 5000):
         answer = await trace.gateway.get("/v1/tasks", headers={"authorization": f"Bearer {bearer}"})
         assert answer.status_code == 401, bearer
     user = trace.token(ADMIN)
-    for headers in ({}, {WORKER_TOKEN: user}, {"authorization": f"Bearer {user}"}, {WORKER_TOKEN: capability}):
+    for headers in ({}, {SERVICE_TOKEN: user}, {"authorization": f"Bearer {user}"}, {SERVICE_TOKEN: capability}):
         answer = await trace.internal.get("/internal/v1/tasks", headers={USER: ADMIN} | headers)
         assert answer.status_code == 401, headers
 
@@ -309,7 +311,10 @@ async def test_a_caller_shows_one_identity_at_every_listener(trace: System, tmp_
     """Two tokens in one request: a proxy before us may have read the other one."""
     files = ensure_certificates(tmp_path / "two", datetime.now(UTC))
     listeners = [Listener(name, "127.0.0.1", 0, app) for name, app in apps(trace).items()]
-    good = {"gateway": ("authorization", f"Bearer {trace.token(ADMIN)}"), "internal": (WORKER_TOKEN, SERVICE)}
+    good = {
+        "gateway": ("authorization", f"Bearer {trace.token(ADMIN)}"),
+        "internal": (SERVICE_TOKEN, TOKENS["gateway"]),
+    }
     paths = {"gateway": "/v1/me", "internal": "/internal/v1/tasks"}
     context = ssl.create_default_context(cafile=str(files.ca))
     async with open_listeners(listeners, TlsSettings(cert=files.cert, key=files.key)) as at:
@@ -364,8 +369,8 @@ async def test_a_dispatcher_that_is_away_or_refuses_the_gateway_is_a_retryable_5
     without_database = replace(trace.control, pool=cast("Any", None))  # a fault of ours, as the Gateway sees it
     upstreams = [
         httpx.AsyncClient(base_url="https://127.0.0.1:1", trust_env=False),
-        over(internal_api(trace.control), {WORKER_TOKEN: "revoked"}),
-        over(internal_api(without_database), {WORKER_TOKEN: SERVICE}),
+        over(internal_api(trace.control), {SERVICE_TOKEN: "revoked"}),
+        over(internal_api(without_database), as_service("gateway")),
     ]
     for upstream in upstreams:
         async with upstream, over(public_api(DispatcherClient(upstream), trace.identity)) as gateway:
@@ -413,10 +418,13 @@ async def test_an_oidc_issuers_users_are_known_by_its_published_keys(trace: Syst
     service = Listener("issuer", "127.0.0.1", 0, Starlette(routes=[Route("/keys", jwks)]))
     async with (
         open_listeners([service], tls) as at,
-        over(internal_api(trace.control), {WORKER_TOKEN: SERVICE}) as inside,
+        over(internal_api(trace.control), as_service("gateway")) as inside,
     ):
         identity = IdentitySettings(
-            user_issuer="https://login", user_audience="me", user_jwks_url=f"{at['issuer']}/keys"
+            user_issuer="https://login",
+            user_audience="me",
+            user_jwks_url=f"{at['issuer']}/keys",
+            service_token=trace.identity.service_token,
         )
         app = public_api(DispatcherClient(inside), identity, tls)
         async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="https://g") as gateway:

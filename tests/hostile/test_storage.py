@@ -21,6 +21,7 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pydantic import SecretStr
 
 from tests.support.cases.hostile_storage import ESCAPES, GLOBS, MARKED, PREFIXES
 from tests.support.dispatcher.control import control_for
@@ -50,11 +51,6 @@ from tracelake.worker import run_udf
 FOO = Folder.parse("s3://lake/a/foo/")
 OUT = Folder.parse("s3://lake/out/1/")
 GRANT = StorageGrant(frozenset({FOO, OUT}), frozenset({OUT}))
-
-
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
 
 
 @pytest.mark.parametrize("case", PREFIXES)
@@ -237,7 +233,10 @@ def test_25_a_glob_leads_nowhere_else(glob: str) -> None:
 
 def test_28_the_gateway_has_no_way_to_what_is_for_tasks_or_inside() -> None:
     nothing: Any = None
-    paths = [getattr(route, "path", "") for route in public_api(DispatcherClient(nothing), IdentitySettings()).routes]
+    paths = [
+        getattr(route, "path", "")
+        for route in public_api(DispatcherClient(nothing), IdentitySettings(service_token=SecretStr("x"))).routes
+    ]
     assert not [path for path in paths if path.startswith(("/v1/task/", "/internal"))]
 
 

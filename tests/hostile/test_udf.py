@@ -22,6 +22,7 @@ from tests.runner.conftest import HANDS
 from tests.support.cases.hostile_storage import ESCAPES
 from tests.support.operators import registered
 from tests.support.postgres import RunningServer
+from tests.support.service_tokens import TOKENS
 from tests.support.systems.runner import RunnerSystem, running_system
 from tests.support.udf.bundles import zipped
 from tests.support.waiting import until
@@ -42,11 +43,6 @@ BOUNDS: dict[str, Any] = {
     "open_files": 128,
 }
 NAMES: tuple[Database, ...] = ("state", "queue")
-
-
-@pytest.fixture(scope="module")
-def anyio_backend() -> str:
-    return "asyncio"
 
 
 @pytest.fixture(scope="module")
@@ -395,7 +391,7 @@ async def test_nothing_internal_can_be_reached_through_its_listeners(system: Run
                                          {"X-Trace-Worker-Token": "TOKEN", "X-Trace-User": "admin"})
                             got[f"{variable} {method} {path}"] = line.getresponse().status
                 return got
-            """.replace("TOKEN", "the worker token")
+            """.replace("TOKEN", TOKENS["worker"])
         )
     )
     assert not answer.failed, answer.body
@@ -407,7 +403,7 @@ async def test_a_request_in_a_request_is_not_passed_on(system: RunnerSystem) -> 
         system.python(
             """
             import os, socket
-            TOKEN = b"X-Trace-Worker-Token: the worker token\\r\\n"
+            TOKEN = b"X-Trace-Worker-Token: a token of the worker\\r\\n"
             INNER = b"GET /internal/jwks/task HTTP/1.1\\r\\nHost: x\\r\\n" + TOKEN + b"\\r\\n"
             def said(head, body):
                 host, port = os.environ["TRACE_TASK_URL"].removeprefix("http://").split(":")

@@ -2,46 +2,29 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-from collections.abc import Coroutine
-from contextlib import AsyncExitStack, suppress
+from contextlib import suppress
 from pathlib import Path
-from typing import Any, TypeVar
-from uuid import UUID, uuid4
+from uuid import uuid4
 
 import pytest
-from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
+from hypothesis.stateful import initialize, precondition, rule
 
-from tests.support.dispatcher.control import WORKS, Org, an_org, control_for, deployed_and_active
-from tests.support.dispatcher.run_tasks import Held, caught_up, claim_one, drain, finish, read_input, run_some, settle
+from tests.support.dispatcher.control import WORKS
+from tests.support.dispatcher.mill import MillMachine, asked, run_machine, variants
+from tests.support.dispatcher.run_tasks import Held, claim_one, drain, finish, read_input, run_some, settle
 from tests.support.operators import registered
-from tests.support.verbs import invalidate, retry_task, trigger
+from tests.support.verbs import invalidate
 from tracelake.dispatcher.control import Control
-from tracelake.dispatcher.maintenance.reconcile import Reconciler
 from tracelake.dispatcher.versions.gaps import list_gaps
 from tracelake.domain.object_names import Folder
 from tracelake.errors import Conflict, LeaseLost
-from tracelake.settings import RUNTIMES, LoopSettings
 from tracelake.wire.task_messages import Claimed
-from tracelake.wire.user_backfills import GapsQuery
+from tracelake.wire.user.backfills import GapsQuery
 
-T = TypeVar("T")
-MILL = """
-name: mill
-defaults: {{runtime: ecs_platform}}
-jobs:
-  - {{name: ask, operator: works, source: {{kind: manual}}}}
-  - {{name: grind, operator: works, config: {{n: {0}}}, inputs: [{{from: {{job: ask}}}}]}}
-  - {{name: bake, operator: works, config: {{n: {1}}}, inputs: [{{from: {{job: grind}}}}]}}
-publish:
-  grain: {{job: ask}}
-"""
-VARIANTS = [MILL.format(*numbers) for numbers in ((1, 1), (2, 1), (1, 2))]
+VARIANTS = variants("works", "grain: {job: ask}")
 SPANS = [(0, 9), (10, 19)]
-SETTINGS = LoopSettings(reconcile_seconds=0.000001, reconcile_grace_seconds=0, reconcile_slice_seconds=1e6)
 HELD = """
 SELECT d.producer_job_name AS job, p.partition_key AS key, p.location, p.files -> 0 ->> 'name' AS name
   FROM datasets d
@@ -61,36 +44,26 @@ SELECT j.name, p.partition_key, p.valid_from
 """
 
 
-class ContentMachine(RuleBasedStateMachine):
-    dsns: tuple[str, str] = ("", "")
-    folder: Path = Path()
-
+class ContentMachine(MillMachine):
     def __init__(self) -> None:
         super().__init__()
-        self.loop = asyncio.new_event_loop()
-        self.stack = AsyncExitStack()
-        self.control: Control = self.do(self.stack.enter_async_context(control_for(*self.dsns, self.folder)))
         self.values: dict[str, int] = {}
         self.held: list[tuple[Held, bytes]] = []
 
-    def do(self, work: Coroutine[Any, Any, T]) -> T:
-        return self.loop.run_until_complete(work)
-
     @initialize(variant=st.sampled_from(VARIANTS))
     def begin(self, variant: str) -> None:
-        self.org: Org = self.do(an_org(self.control.pool, f"o{uuid4().hex[:12]}"))
-        self.activate(variant)
+        self.deploy_first(variant)
 
     @rule(variant=st.sampled_from(VARIANTS))
     def activate(self, variant: str) -> None:
-        self.do(deployed_and_active(self.control, self.org, variant))
+        self.deploy(variant)
 
     @rule(span=st.sampled_from(SPANS), value=st.integers(0, 3))
     def write(self, span: tuple[int, int], value: int) -> None:
         """The source has this value in this range from now on, and is to write it."""
         start, end = span
         self.values[f"{start}-{end}"] = value
-        self.do(self._ask(start, end))
+        self.do(asked(self.control, self.org, span))
 
     @rule(span=st.sampled_from(SPANS), values=st.lists(st.integers(0, 3), min_size=2, max_size=4))
     def write_one_after_another(self, span: tuple[int, int], values: list[int]) -> None:
@@ -129,22 +102,6 @@ class ContentMachine(RuleBasedStateMachine):
     def complete_late(self) -> None:
         self.do(self._complete_late(*self.held.pop(0)))
 
-    @rule()
-    def catch_up(self) -> None:
-        self.do(caught_up(self.control))
-
-    @rule()
-    def lose(self) -> None:
-        self.do(self.control.pool.execute("DELETE FROM outbox WHERE status = 'Pending'"))
-
-    def teardown(self) -> None:
-        try:
-            if hasattr(self, "org"):
-                self.do(self._check())
-        finally:
-            self.do(self.stack.aclose())
-            self.loop.close()
-
     async def content(self, control: Control, task: Claimed) -> bytes:
         """`ask` writes the value of its range, `grind` half of it, so that two values look the same; `bake` copies."""
         job, scope = task.task.job.name, task.task.scope
@@ -153,9 +110,6 @@ class ContentMachine(RuleBasedStateMachine):
         value = json.loads(await read_input(control, task))
         return json.dumps(value // 2 if job == "grind" else value).encode()
 
-    async def _ask(self, start: int, end: int) -> None:
-        await trigger(self.control, self.org.id, "mill", "ask", start=start, end=end, request_id=uuid4())
-
     async def _complete_late(self, held: Held, content: bytes) -> None:
         async def written(_control: Control, _task: Claimed) -> bytes:
             return content
@@ -163,7 +117,7 @@ class ContentMachine(RuleBasedStateMachine):
         with suppress(Conflict, LeaseLost):
             await finish(self.control, held, content=written)
 
-    async def _check(self) -> None:
+    async def check(self) -> None:
         await self._finish_all()
         pool, objects = self.control.pool, self.control.objects
         found: dict[str, dict[str, int]] = {"ask": {}, "grind": {}, "bake": {}}
@@ -178,40 +132,16 @@ class ContentMachine(RuleBasedStateMachine):
         assert gaps.complete, gaps
 
     async def _finish_all(self) -> None:
-        pool = self.control.pool
         for task in self.held:
             await self._complete_late(*task)
         for key in self.values:  # a task of a source that failed, or whose version left, is not made up for
-            await self._ask(*map(int, key.split("-")))
-        while True:
-            await Reconciler(pool, self.control.queue, RUNTIMES, self.control.after_commit.outbox, SETTINGS).once()
-            await pool.execute("UPDATE catch_ups SET due_at = now()")
-            ran = await settle(self.control, content=self.content)
-            for failed in await self._failed():
-                await retry_task(self.control, self.org.id, failed)
-                ran += 1
-            if not ran:
-                return
-
-    async def _failed(self) -> list[UUID]:
-        rows = await self.control.pool.fetch(
-            "SELECT t.id FROM tasks t JOIN jobs j ON j.id = t.job_id"
-            " JOIN dag_current_versions c ON c.dag_version_id = j.dag_version_id"
-            " WHERE t.org_id = $1 AND t.status = 'Failed'",
-            self.org.id,
-        )
-        return [row["id"] for row in rows]
+            start, end = map(int, key.split("-"))
+            await asked(self.control, self.org, (start, end))
+        await self.run_all(content=self.content)
 
 
 def test_readers_end_as_if_built_from_scratch_and_none_ran_for_what_had_not_changed(
     state_db: str, queue_db: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    ContentMachine.dsns, ContentMachine.folder = (state_db, queue_db), tmp_path
-    examples = request.config.getoption("--version-examples")
     with registered(works=WORKS):
-        run_state_machine_as_test(
-            ContentMachine,
-            settings=settings(
-                max_examples=examples, stateful_step_count=20, deadline=None, suppress_health_check=list(HealthCheck)
-            ),
-        )
+        run_machine(ContentMachine, (state_db, queue_db), tmp_path, request.config.getoption("--version-examples"))

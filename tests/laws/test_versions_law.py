@@ -2,50 +2,28 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Coroutine
-from contextlib import AsyncExitStack, suppress
+from contextlib import suppress
 from pathlib import Path
-from typing import Any, TypeVar
-from uuid import UUID, uuid4
+from typing import Any
+from uuid import uuid4
 
 import pytest
-from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
+from hypothesis.stateful import initialize, precondition, rule
 
-from tests.support.dispatcher.control import PULL, Org, an_org, control_for, deployed_and_active
+from tests.support.dispatcher.control import PULL, deployed_and_active
+from tests.support.dispatcher.mill import READER, MillMachine, asked, run_machine, variants
 from tests.support.dispatcher.releases import abandoned, build, promoted, rolled_back, start
-from tests.support.dispatcher.run_tasks import Held, caught_up, claim_one, drain, finish, run_some, settle
+from tests.support.dispatcher.run_tasks import Held, claim_one, drain, finish, run_some
 from tests.support.operators import registered
-from tests.support.verbs import invalidate, retry_task, trigger
-from tracelake.dispatcher.control import Control
-from tracelake.dispatcher.maintenance.reconcile import Reconciler
+from tests.support.verbs import invalidate
 from tracelake.dispatcher.versions.gaps import list_gaps
 from tracelake.errors import Conflict, LeaseLost
-from tracelake.settings import RUNTIMES, LoopSettings
-from tracelake.wire.user_backfills import GapsQuery
+from tracelake.wire.user.backfills import GapsQuery
 
-T = TypeVar("T")
-MILL = """
-name: mill
-defaults: {{runtime: ecs_platform}}
-jobs:
-  - {{name: ask, operator: pull, source: {{kind: manual}}}}
-  - {{name: grind, operator: pull, config: {{n: {0}}}, inputs: [{{from: {{job: ask}}}}]}}
-  - {{name: bake, operator: pull, config: {{n: {1}}}, inputs: [{{from: {{job: grind}}}}]}}
-publish:
-  flour: {{job: grind}}
-"""
-VARIANTS = [MILL.format(*numbers) for numbers in ((1, 1), (2, 1), (1, 2))]
-SHOP = """
-name: shop
-defaults: {runtime: ecs_platform}
-jobs:
-  - {name: sell, operator: pull, inputs: [{from: {dataset: flour}}]}
-"""
+VARIANTS = variants("pull", "flour: {job: grind}")
 SPANS = [(start, start + 9) for start in range(0, 50, 10)]
-SETTINGS = LoopSettings(reconcile_seconds=0.000001, reconcile_grace_seconds=0, reconcile_slice_seconds=1e6)
 HELD = """
 SELECT d.producer_job_name AS job, p.partition_key AS key, a.started_at, i.input_dataset_version AS read_version,
        i.input_commit AS read_commit
@@ -76,34 +54,24 @@ HAVING count(*) > 1
 """
 
 
-class VersionMachine(RuleBasedStateMachine):
-    dsns: tuple[str, str] = ("", "")
-    folder: Path = Path()
-
+class VersionMachine(MillMachine):
     def __init__(self) -> None:
         super().__init__()
-        self.loop = asyncio.new_event_loop()
-        self.stack = AsyncExitStack()
-        self.control: Control = self.do(self.stack.enter_async_context(control_for(*self.dsns, self.folder)))
         self.asked: set[tuple[int, int]] = set()
         self.held: list[Held] = []
         self.sells = False
 
-    def do(self, work: Coroutine[Any, Any, T]) -> T:
-        return self.loop.run_until_complete(work)
-
     @initialize(variant=st.sampled_from(VARIANTS))
     def begin(self, variant: str) -> None:
-        self.org: Org = self.do(an_org(self.control.pool, f"o{uuid4().hex[:12]}"))
-        self.activate(variant)
+        self.deploy_first(variant)
 
     @rule(variant=st.sampled_from(VARIANTS))
     def activate(self, variant: str) -> None:
-        self.do(deployed_and_active(self.control, self.org, variant))
+        self.deploy(variant)
 
     @rule()
     def open_shop(self) -> None:
-        self.do(deployed_and_active(self.control, self.org, SHOP))
+        self.do(deployed_and_active(self.control, self.org, READER))
         self.sells = True
 
     @rule(variant=st.sampled_from(VARIANTS), when_ready=st.booleans())
@@ -125,8 +93,7 @@ class VersionMachine(RuleBasedStateMachine):
 
     @rule(span=st.sampled_from(SPANS))
     def ask(self, span: tuple[int, int]) -> None:
-        start, end = span
-        self.do(trigger(self.control, self.org.id, "mill", "ask", start=start, end=end, request_id=uuid4()))
+        self.do(asked(self.control, self.org, span))
         self.asked.add(span)
 
     @rule(span=st.sampled_from(SPANS))
@@ -136,10 +103,6 @@ class VersionMachine(RuleBasedStateMachine):
     @rule()
     def route(self) -> None:
         self.do(drain(self.control))
-
-    @rule()
-    def catch_up(self) -> None:
-        self.do(caught_up(self.control))
 
     @rule(most=st.integers(1, 4), fail=st.booleans())
     def run_tasks(self, most: int, *, fail: bool) -> None:
@@ -160,19 +123,6 @@ class VersionMachine(RuleBasedStateMachine):
         with suppress(Conflict, LeaseLost):
             self.do(finish(self.control, self.held.pop(0)))
 
-    @rule()
-    def lose(self) -> None:
-        """Outbox entries vanish, as if a row had been deleted by hand."""
-        self.do(self.control.pool.execute("DELETE FROM outbox WHERE status = 'Pending'"))
-
-    def teardown(self) -> None:
-        try:
-            if hasattr(self, "org"):
-                self.do(self._check())
-        finally:
-            self.do(self.stack.aclose())
-            self.loop.close()
-
     async def _invalidate(self, span: tuple[int, int]) -> None:
         dataset = await self.control.pool.fetchval(
             "SELECT id FROM datasets WHERE producer_job_name = 'ask' AND org_id = $1", self.org.id
@@ -180,7 +130,7 @@ class VersionMachine(RuleBasedStateMachine):
         named = {"start": span[0], "end": span[1], "reason": "reorg", "request_id": uuid4()}
         await invalidate(self.control, self.org.id, self.org.user, dataset, **named)
 
-    async def _check(self) -> None:
+    async def check(self) -> None:
         await self._finish_all()
         pool, org = self.control.pool, self.org.id
         keys = {f"{start}-{end}" for start, end in self.asked}
@@ -219,43 +169,14 @@ class VersionMachine(RuleBasedStateMachine):
             assert gaps.complete, gaps
 
     async def _finish_all(self) -> None:
-        """What is lost is found, what failed is retried, and everything runs."""
-        pool = self.control.pool
         for task in self.held:
             with suppress(Conflict, LeaseLost):
                 await finish(self.control, task)
-        while True:
-            await Reconciler(pool, self.control.queue, RUNTIMES, self.control.after_commit.outbox, SETTINGS).once()
-            await pool.execute("UPDATE catch_ups SET due_at = now()")
-            ran = await settle(self.control)
-            for failed in await self._failed():
-                await retry_task(self.control, self.org.id, failed)
-                ran += 1
-            if not ran:
-                return
-
-    async def _failed(self) -> list[UUID]:
-        rows = await self.control.pool.fetch(
-            "SELECT t.id FROM tasks t JOIN jobs j ON j.id = t.job_id"
-            " JOIN dag_current_versions c ON c.dag_version_id = j.dag_version_id"
-            " WHERE t.org_id = $1 AND t.status = 'Failed'",
-            self.org.id,
-        )
-        return [row["id"] for row in rows]
+        await self.run_all()
 
 
 def test_every_serving_dataset_is_as_if_built_from_scratch(
     state_db: str, queue_db: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    VersionMachine.dsns, VersionMachine.folder = (state_db, queue_db), tmp_path
-    examples = request.config.getoption("--version-examples")
     with registered(pull=PULL):
-        run_state_machine_as_test(
-            VersionMachine,
-            settings=settings(
-                max_examples=examples,
-                stateful_step_count=20,
-                deadline=None,
-                suppress_health_check=list(HealthCheck),
-            ),
-        )
+        run_machine(VersionMachine, (state_db, queue_db), tmp_path, request.config.getoption("--version-examples"))

@@ -53,6 +53,7 @@ def start(folder: Path) -> subprocess.Popen[str]:
     )
 
 
+@pytest.mark.long  # `make demo` is the same
 def test_the_demo_shows_everything_finds_it_right_and_touches_nothing_of_yours(folder: Path) -> None:
     process = start(folder)
     output, _ = process.communicate(timeout=SECONDS)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tracelake.errors import HomeInUse, SetupError
-from tracelake.lite.home import Home, ensure_issuer_key, ensure_worker_token, held, holder, public_pem
+from tracelake.lite.home import Home, ensure_issuer_key, ensure_service_tokens, held, holder, public_pem
 from tracelake.lite.up import _socket_folder
 
 
@@ -42,9 +42,11 @@ def test_a_killed_holder_holds_nothing(home: Home) -> None:
 
 
 def test_keys_and_tokens_are_made_once_and_only_for_their_user(home: Home) -> None:
-    assert ensure_worker_token(home) == ensure_worker_token(home)
+    made = ensure_service_tokens(home, ("worker", "sink"))
+    assert made == ensure_service_tokens(home, ("worker", "sink"))
+    assert made["worker"] != made["sink"]
     assert public_pem(ensure_issuer_key(home)) == public_pem(ensure_issuer_key(home))
-    for path in home.keys.iterdir():
+    for path in (*home.keys.glob("*.pem"), *(home.keys / "services").iterdir()):
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert stat.S_IMODE(home.root.stat().st_mode) == 0o700
 
@@ -60,8 +62,15 @@ def test_a_home_that_others_could_read_is_closed_to_them(home: Home) -> None:
 
 
 def test_an_empty_token_file_of_a_killed_start_is_made_good(home: Home) -> None:
-    home.worker_token.touch()
-    assert len(ensure_worker_token(home)) > 40
+    home.service_token("worker").parent.mkdir()
+    home.service_token("worker").touch()
+    assert len(ensure_service_tokens(home, ("worker",))["worker"]) > 40
+
+
+def test_the_token_that_all_processes_shared_is_removed_from_a_former_home(home: Home) -> None:
+    (home.keys / "worker.token").write_text("shared")
+    assert "shared" not in ensure_service_tokens(home, ("worker",)).values()
+    assert not (home.keys / "worker.token").exists()
 
 
 def test_a_damaged_issuer_key_is_said_not_replaced(home: Home) -> None:

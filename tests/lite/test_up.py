@@ -80,21 +80,24 @@ def test_what_any_process_writes_is_its_owners_alone(system: TraceUp) -> None:
         assert log.stat().st_mode & 0o077 == 0, log
 
 
+def service_token(system: TraceUp, service: str) -> str:
+    return (Path(system.ready()["service_tokens"]) / f"{service}.token").read_text().strip()
+
+
 def test_the_public_listener_accepts_user_tokens_only(system: TraceUp) -> None:
-    worker_token = Path(system.ready()["worker_token_file"]).read_text().strip()
+    token = service_token(system, "gateway")
     assert system.me()["role"] == "admin"
     assert system.me()["org_slug"] == "default"
     assert system.get("gateway", "/v1/me").status_code == 401
-    assert system.get("gateway", "/v1/me", Authorization=f"Bearer {worker_token}").status_code == 401
+    assert system.get("gateway", "/v1/me", Authorization=f"Bearer {token}").status_code == 401
     for path in ("/internal/user", "/internal/task-claim", "/v1/task/heartbeat"):
         assert system.get("gateway", path).status_code == 404
 
 
-def test_the_internal_listener_accepts_worker_tokens_only(system: TraceUp) -> None:
+def test_the_internal_listener_accepts_tokens_of_services_only(system: TraceUp) -> None:
     ready = system.ready()
     path = "/internal/user?external_id=local|admin"
-    token = Path(ready["worker_token_file"]).read_text().strip()
-    headers = {"X-Trace-Worker-Token": token}
+    headers = {"X-Trace-Worker-Token": service_token(system, "gateway")}
     assert system.get("dispatcher_internal", path, **headers).json()["role"] == "admin"
     assert system.get("dispatcher_internal", path).status_code == 401
     assert system.get("dispatcher_internal", path, **{"X-Trace-Worker-Token": ready["user_token"]}).status_code == 401
@@ -222,6 +225,7 @@ jobs:
 """
 
 
+@pytest.mark.long
 def test_under_load_a_second_worker_starts_and_it_is_drained_when_the_load_is_over(system: TraceUp) -> None:
     """Costs a start of Spark."""
     file = system.home.parent / "many.yaml"
@@ -235,7 +239,7 @@ def test_under_load_a_second_worker_starts_and_it_is_drained_when_the_load_is_ov
         assert done.returncode == 0, done.stderr
         wait_until(partial(second_or_ended, system, request), "a second worker starts, or the tasks have ended")
         first += 300
-    wait_until(lambda: progress(system, request)["succeeded"], "every task is completed")
+    wait_until(lambda: system.progress(request)["succeeded"], "every task is completed")
     wait_until(lambda: "worker-2" not in system.processes(), "the second worker has ended")
     assert system.processes()["worker"]["state"] == "ready"
     with system.client() as client:
@@ -243,14 +247,8 @@ def test_under_load_a_second_worker_starts_and_it_is_drained_when_the_load_is_ov
     assert {task["attempt"] for task in tasks} == {1}, "no lease was lost"
 
 
-def progress(system: TraceUp, request: str) -> dict[str, Any]:
-    with system.client() as client:
-        found: dict[str, Any] = client.get(f"/v1/triggers/{request}", params={"downstream": "true"}).json()
-        return found
-
-
 def second_or_ended(system: TraceUp, request: str) -> bool:
-    return "worker-2" in system.processes() or bool(progress(system, request)["ended"])
+    return "worker-2" in system.processes() or bool(system.progress(request)["ended"])
 
 
 def test_down_stops_everything_and_leaves_nothing(system: TraceUp) -> None:
@@ -318,6 +316,7 @@ def read_all(terminal: int, shown: list[bytes]) -> None:
             shown.append(chunk)
 
 
+@pytest.mark.long
 def test_spark_is_warm_without_java_on_the_path_and_nothing_survives_a_killed_up(folder: Path) -> None:
     # With the worker: its JVM must go too.
     system = trace_without_java(folder, "--without", "sink,query,scheduler,delivery,runner")
@@ -354,6 +353,7 @@ def test_your_own_databases_replace_the_embedded_ones(folder: Path, postgres: Ru
         postgres.drop_database(database)
 
 
+@pytest.mark.long
 def test_a_process_killed_again_and_again_in_a_start_stops_nothing_else(folder: Path) -> None:
     """The worker cannot start; the listeners go on serving, and status says what is wrong."""
     system = short_run(folder, "--without", "sink,query,delivery,runner", env={"TRACE_UP__BACKOFF_MAX_SECONDS": "1"})

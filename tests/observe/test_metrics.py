@@ -15,11 +15,13 @@ from prometheus_client.parser import text_string_to_metric_families
 from pydantic import SecretStr
 from starlette.applications import Starlette
 
+from tests.support.service_tokens import TOKENS
 from tests.support.systems.walk import Walk, walking, working
 from tests.support.verbs import trigger
 from tests.support.waiting import SECONDS
 from tracelake.dispatcher.read_gauges import Gauges
-from tracelake.errors import SetupError, Unauthenticated
+from tracelake.domain.service_tokens import hash_token
+from tracelake.errors import Forbidden, SetupError, Unauthenticated
 from tracelake.gateway.process import public_api
 from tracelake.lite.network_ports import free_port
 from tracelake.lite.plan import _metrics
@@ -30,10 +32,11 @@ from tracelake.runtime.process import PROCESSES
 from tracelake.runtime.request_middleware import RequestMiddleware, Routes
 from tracelake.settings import IdentitySettings, MetricsSettings
 from tracelake.store.queries import queries
+from tracelake.wire.service_gate import DispatcherGate, guarded
 
 pytestmark = pytest.mark.anyio
 DOC = Path(__file__).parent.parent.parent / "docs" / "reference" / "metrics.md"
-BEARER = {"Authorization": "Bearer the worker token"}
+BEARER = {"Authorization": f"Bearer {TOKENS['monitor']}"}
 
 
 @pytest.fixture
@@ -148,25 +151,31 @@ async def test_without_a_database_the_process_still_serves_its_own_counters(walk
 @pytest.mark.parametrize(
     "headers", [{}, {"Authorization": "Bearer nonsense"}, {"Authorization": "Basic dGhlIHdvcmtlciB0b2tlbg=="}]
 )
-async def test_metrics_need_a_worker_token(walk: Walk, headers: dict[str, str]) -> None:
+async def test_metrics_need_the_token_of_a_monitor(walk: Walk, headers: dict[str, str]) -> None:
     inside = walk.dispatcher.http
     unauthenticated = httpx.Request("GET", inside.base_url.join("/metrics"), headers=headers)
-    assert (await inside.send(unauthenticated)).status_code == 401
-    assert (await inside.get("/metrics")).status_code == 200  # the header of workers does as well
+    assert (await inside.send(unauthenticated, auth=None)).status_code == 401
+    assert (await inside.get("/metrics")).status_code == 200  # the header of services does as well
     assert (await walk.tasks._http.get("/metrics", headers=BEARER)).status_code == 404
 
 
 async def test_the_public_api_and_the_query_api_need_it_too() -> None:
     metrics = Metrics()
-    inside = Starlette(routes=[metrics_route(metrics, IdentitySettings(worker_token=SecretStr("w")))])
+
+    async def service_of(token_hash: bytes) -> str:
+        return "monitor" if token_hash == hash_token("m") else "sink"
+
+    inside = Starlette(routes=guarded("query", [metrics_route(metrics)], DispatcherGate(service_of)))
     async with _over(inside) as query:
-        assert (await query.get("/metrics", headers={"Authorization": "Bearer w"})).status_code == 200
-        with pytest.raises(Unauthenticated, match="worker token"):
-            await query.get("/metrics", headers={"Authorization": "Bearer x"})
+        assert (await query.get("/metrics", headers={"Authorization": "Bearer m"})).status_code == 200
+        with pytest.raises(Forbidden, match="the service sink may not"):
+            await query.get("/metrics", headers={"Authorization": "Bearer s"})
+        with pytest.raises(Unauthenticated, match="needs a service's token"):
+            await query.get("/metrics")
     no_client: httpx.AsyncClient = None  # type: ignore[assignment]
     from tracelake.wire.client import DispatcherClient
 
-    async with _over(public_api(DispatcherClient(no_client), IdentitySettings())) as public:
+    async with _over(public_api(DispatcherClient(no_client), IdentitySettings(service_token=SecretStr("g")))) as public:
         assert (await public.get("/metrics", headers=BEARER)).status_code == 404
 
 

@@ -20,7 +20,7 @@ from tracelake.store.db import required
 GIVEN: Final = {
     "TRACE_DATA__DSN": "postgresql://worker:pass%40word1@db.example:5432/trace",
     "TRACE_RPC_POOLS__MAIN__ENDPOINTS": "https://one.example/v3/0123456789abcdef two=https://me:secret77@two.example/?key=fedcba98",
-    "TRACE_IDENTITY__WORKER_TOKEN": 'a "quoted" token',
+    "TRACE_IDENTITY__SERVICE_TOKEN": 'a "quoted" token',
 }
 
 

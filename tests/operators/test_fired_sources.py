@@ -16,7 +16,7 @@ from tests.support.systems.walk import working
 from tests.support.verbs import fire_schedules
 from tracelake.dispatcher.sources.accept_hooks import HookCall
 from tracelake.domain.sources.signatures import HookScheme
-from tracelake.wire.user_sources import FireRequest
+from tracelake.wire.user.sources import FireRequest
 
 pytestmark = pytest.mark.anyio
 

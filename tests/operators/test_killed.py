@@ -203,6 +203,7 @@ async def killed(
             yield KilledSystem(replace(system, resources=resources), sink, chain, killed_settings)
 
 
+@pytest.mark.long
 async def test_two_killed_workers_leave_orphan_files_and_the_third_attempt_commits(
     killed: KilledSystem,
 ) -> None:

@@ -11,8 +11,8 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from schemathesis import GenerationMode
 
+from tests.support.service_tokens import as_gateway
 from tests.support.systems.query import QuerySystem
-from tests.support.systems.walk import TOKEN
 from tracelake.query.openapi import document
 
 pytestmark = pytest.mark.anyio
@@ -33,7 +33,7 @@ async def test_no_input_makes_a_listener_of_the_query_service_fail(system: Query
     assert set(listeners) == set(operations)
     await system.make("feed", 1400, 1401)
     token = (await system.claimed()).capability_token
-    headers = {"X-Trace-Worker-Token": TOKEN, "X-Trace-User": "reader", "X-Trace-Task-Capability": token}
+    headers = {**as_gateway("reader", "query"), "X-Trace-Task-Capability": token}
 
     @given(data=st.data())
     @settings(

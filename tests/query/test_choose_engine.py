@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from tests.support.systems.query import ROWS, QuerySystem, another_service
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.anyio
 TOTAL = sum(range(ROWS)) * 10
@@ -67,3 +70,41 @@ async def test_more_bytes_than_sail_should_read_are_read_by_spark(system: QueryS
         answer = (await careful.ask("reader", "SELECT count(*) AS n FROM orders")).json()
         assert (answer["engine"], answer["rows"]) == ("spark", [[ROWS]])
         assert (await careful.counters())["trace_query_runs_total", "spark large"] == 1
+
+
+async def test_a_setting_pins_sail_and_what_it_does_not_run_is_refused(system: QuerySystem) -> None:
+    async with another_service(system, engine="sail") as pinned:
+        answer = (await pinned.ask("reader", "SELECT count(*) AS n FROM orders")).json()
+        assert (answer["engine"], answer["rows"]) == ("sail", [[ROWS]])
+        refusal = await pinned.ask("reader", "SELECT sum(double(value)) AS s FROM orders")
+        assert (refusal.status_code, refusal.json()["error"]["message"]) == (422, "Sail does not run it (function)")
+        assert "query.engine" in refusal.json()["error"]["hint"]
+        assert not [
+            labels
+            for name, labels in await pinned.counters()
+            if name == "trace_query_runs_total" and labels.startswith("spark")
+        ]
+
+
+async def test_a_setting_pins_spark(system: QuerySystem) -> None:
+    answer = (await system.ask("reader", "SELECT count(*) AS n FROM orders")).json()
+    assert (system.settings.query.engine, answer["engine"], answer["rows"]) == ("spark", "spark", [[ROWS]])
+
+
+async def test_a_caller_that_hangs_up_leaves_nothing_running_on_sail(system: QuerySystem) -> None:
+    """The service pins Sail, so no other engine has it."""
+    long = "SELECT count(*) AS n FROM " + ", ".join(f"orders t{n}" for n in range(12)) + " WHERE t0.value <> t1.value"  # noqa: S608
+    async with another_service(system, engine="sail") as pinned:
+        await pinned.rows("reader", "SELECT count(*) AS n FROM orders")
+        asked = asyncio.create_task(pinned.ask("reader", long))
+
+        async def in_progress(count: int) -> bool:
+            return (await pinned.counters())["trace_queries_in_progress", "running"] == count
+
+        await until(lambda: in_progress(1), "it runs")
+        asked.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asked
+        await until(lambda: in_progress(0), "nothing runs for it")
+        assert await pinned.rows("reader", "SELECT count(*) AS n FROM orders") == [[ROWS]]
+    await system.operators.until("SELECT EXISTS (SELECT FROM query_audit WHERE verdict = 'canceled')")

@@ -19,8 +19,8 @@ from tracelake.query.checked_query import ColdFiles, Relation
 from tracelake.query.diff.run import comparison_of
 from tracelake.query.diff.sides import sides_of
 from tracelake.wire.markers import ColumnEntry
-from tracelake.wire.user_datasets import DatasetCommit, DatasetDetail, GenerationRow
-from tracelake.wire.user_diff import DiffQuery
+from tracelake.wire.user.datasets import DatasetCommit, DatasetDetail, GenerationRow
+from tracelake.wire.user.diff import DiffQuery
 
 pytestmark = pytest.mark.anyio
 

@@ -9,15 +9,14 @@ import httpx
 import pyarrow.parquet as pq
 import pytest
 
+from tests.support.service_tokens import as_gateway
 from tests.support.systems.query import QuerySystem
-from tests.support.systems.walk import TOKEN
 from tests.support.waiting import SECONDS
 from tracelake.domain.object_names import Folder, ObjectName
 from tracelake.errors import TraceError
 from tracelake.lite.seaweedfs import SeaweedFS
 from tracelake.query.process import serving
 from tracelake.runtime.metrics import Metrics
-from tracelake.wire.user_calls import USER
 from tracelake.wiring import s3_objects
 
 pytestmark = pytest.mark.anyio
@@ -29,7 +28,7 @@ async def test_a_user_exports_to_the_default_location_with_the_key_of_the_servic
     store = s3_objects(seaweedfs.objects_for("query"))
     settings = system.settings.model_copy(update={"home": tmp_path})
     serves = serving(settings, system.pool, system.operators.walk.dispatcher, system.spark, store, metrics=Metrics())
-    headers = {"X-Trace-Worker-Token": TOKEN, USER: "test|acme"}
+    headers = as_gateway("test|acme", "query")
     async with (
         serves as listeners,
         httpx.AsyncClient(

@@ -204,6 +204,7 @@ def queries(draw: st.DrawFn) -> str:
     )
 
 
+@pytest.mark.long
 @settings(
     max_examples=250, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 )

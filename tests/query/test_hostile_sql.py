@@ -11,12 +11,11 @@ from sqlglot import exp
 from tests.support.cases.hostile_sql import ATTACKS
 from tests.support.systems.query import ROWS, QuerySystem
 from tests.support.systems.sail import Unchecked as PassedOn
-from tracelake.domain.sql.gate import CheckedSql, check_sql
+from tests.support.systems.sail import as_it_is
+from tracelake.domain.sql.gate import check_sql
 from tracelake.query import answer as answer_module
-from tracelake.query import choose_engine
 from tracelake.query.checked_query import CheckedQuery
 from tracelake.query.sail.engine import SailEngine
-from tracelake.query.sail.translate import ForSail
 
 pytestmark = pytest.mark.anyio
 COUNT = "SELECT count(*) AS n FROM {granted}"
@@ -46,13 +45,13 @@ def file(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("case", ATTACKS)
-async def test_the_listener_refuses_hostile_sql(case: str, system: QuerySystem, file: Path) -> None:
+async def test_the_listener_refuses_hostile_sql(case: str, either: QuerySystem, file: Path) -> None:
     query = ATTACKS[case].format(file=file, granted="orders", other="theirs")
-    answer = await system.ask("reader", query)
+    answer = await either.ask("reader", query)
     assert (answer.status_code, answer.json()["error"]["code"]) == (400, "invalid_sql"), answer.text
     assert "secret" not in answer.text
     # The table of another organisation is refused like one that does not exist.
-    nowhere = await system.ask("reader", ATTACKS[case].format(file=file, granted="orders", other="nowhr_"))
+    nowhere = await either.ask("reader", ATTACKS[case].format(file=file, granted="orders", other="nowhr_"))
     assert answer.text.replace("theirs", "nowhr_") == nowhere.text
     assert "theirs" not in (answer.json()["error"]["hint"] or "")
 
@@ -96,9 +95,6 @@ def _send_to_sail(monkeypatch: pytest.MonkeyPatch) -> None:
     """Switch the gate off, and pass the text to Sail as it is."""
     good, run = check_sql(COUNT.format(granted="orders"), {"orders"}, deterministic=False), SailEngine.run
 
-    def as_it_is(checked: CheckedSql, _: Any) -> ForSail:
-        return ForSail(checked, None)
-
     def run_as_it_is(engine: SailEngine, query: CheckedQuery) -> Any:
         monkeypatch.setattr(engine, "_translate", as_it_is)
         return run(engine, query)
@@ -108,7 +104,6 @@ def _send_to_sail(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(answer_module, "check_sql", unchecked)
     monkeypatch.setattr(answer_module, "table_names", lambda _: frozenset({"orders"}))
-    monkeypatch.setattr(choose_engine, "translated", as_it_is)
     monkeypatch.setattr(SailEngine, "run", run_as_it_is)
 
 

@@ -18,10 +18,10 @@ import httpx
 import psycopg
 import pytest
 
+from tests.support.service_tokens import as_service
 from tests.support.spark.hot_tables import chain, hot_table, rows_of
 from tests.support.systems.query import ROWS, QuerySystem
 from tests.support.systems.query_process import COUNT, a_service, answered, family, members
-from tests.support.systems.walk import TOKEN
 from tests.support.waiting import SECONDS, until
 from tracelake.data.hot.tables import ensure
 from tracelake.data.hot.writer import rewrite
@@ -43,6 +43,7 @@ LOOPS = "SELECT sum(t0.value + t9.value) AS n FROM " + ", ".join(f"orders t{n}" 
 FOUR = "SELECT a.value FROM orders a, orders b, orders c, orders d"
 GENERATED = f"SELECT count(*) AS n FROM ({FOUR}) o " + " ".join(f"LATERAL VIEW {TEN} g{n} AS c{n}" for n in range(6))  # noqa: S608
 
+TOTAL_VALUE = sum(range(0, 10 * ROWS, 10))
 HOT_ROWS = 20
 LAST = "SELECT count(*) AS n FROM thought"
 MANY = "SELECT a.value, b.value AS v FROM " + ", ".join(f"orders {name}" for name in "abcdefg")  # noqa: S608
@@ -65,6 +66,7 @@ async def service(system: QuerySystem, home: Path) -> AsyncIterator[Service]:
         yield running
 
 
+@pytest.mark.long
 async def test_queries_whose_spark_was_killed_are_run_once_more_one_at_a_time(service: Service) -> None:
     process, listener = service
     await answered(listener, COUNT)
@@ -143,7 +145,7 @@ async def test_a_kill_leaves_no_process_connection_or_part_of_an_export_and_the_
         assert (await listener.get("/readyz")).is_success, "whatever became of its Spark"
 
 
-async def test_with_sail_the_process_answers_without_spark_and_reads_hot_rows(
+async def test_with_sail_the_process_answers_without_spark_which_has_a_lower_priority_and_reads_hot_rows(
     system: QuerySystem, tmp_path: Path
 ) -> None:
     await a_hot_table(system)
@@ -154,10 +156,19 @@ async def test_with_sail_the_process_answers_without_spark_and_reads_hot_rows(
             ([[HOT_ROWS]], "sail"),
         ]
         assert not members(process.pid, "java")
+        assert await answered(listener, "SELECT CAST(sum(double(value)) AS BIGINT) AS n FROM orders") == [[TOTAL_VALUE]]
+        java = await java_of(process)
+        priorities = {os.getpriority(os.PRIO_PROCESS, int(thread.name)) for thread in threads_of(java)}
+        lower = QuerySettings().spark_nice
+        assert priorities == {os.getpriority(os.PRIO_PROCESS, process.pid) + lower}, "no bomb takes Sail's cores"
         process.terminate()
         await asyncio.to_thread(process.wait)
         assert not family(process.pid)
     assert not (tmp_path / "home" / "work" / "sail").exists()
+
+
+def threads_of(pid: int) -> list[Path]:
+    return list(Path(f"/proc/{pid}/task").iterdir())
 
 
 def exports(system: QuerySystem) -> tuple[set[str], set[str]]:
@@ -216,7 +227,7 @@ async def until_running(listener: httpx.AsyncClient, queries: int) -> None:
 
 async def counted(listener: httpx.AsyncClient) -> int:
     """How often Spark was ended because of a query."""
-    text = (await listener.get("/metrics", headers={"authorization": f"Bearer {TOKEN}"})).text
+    text = (await listener.get("/metrics", headers=as_service("monitor"))).text
     (times,) = re.findall(r"^trace_query_stuck_total (\d+)\.0$", text, re.MULTILINE)
     return int(times)
 
@@ -226,7 +237,7 @@ async def running_queries(listener: httpx.AsyncClient) -> float:
 
 
 async def gauge(listener: httpx.AsyncClient, name: str, state: str) -> float:
-    text = (await listener.get("/metrics", headers={"authorization": f"Bearer {TOKEN}"})).text
+    text = (await listener.get("/metrics", headers=as_service("monitor"))).text
     return float(re.findall(rf'^{name}{{state="{state}"}} (\S+)$', text, re.MULTILINE)[0])
 
 

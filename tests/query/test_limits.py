@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import re
-from typing import Any
+from uuid import UUID, uuid4
 
 import httpx
 import pytest
 
 from tests.query.conftest import MEGABYTES
+from tests.support.service_tokens import as_service
 from tests.support.systems.query import FOREVER, ROWS, QuerySystem
-from tests.support.systems.walk import TOKEN
-from tests.support.waiting import SECONDS, until
+from tests.support.waiting import SECONDS
 from tracelake.errors import Busy
-from tracelake.query.slots import Slots
+from tracelake.query.slots import Kind, Reserved, Slots
 from tracelake.runtime.http_client import AsyncClient
 from tracelake.runtime.listeners import refusal_response
 
@@ -26,19 +26,9 @@ async def works(system: QuerySystem) -> None:
     assert await system.rows(ADMIN, "SELECT count(*) AS n FROM orders") == [[ROWS]]
 
 
-async def nothing_runs(system: QuerySystem) -> None:
-    """The task of a canceled job may run forever, so cores are counted, not jobs."""
-    context: Any = system.operators.spark.sparkContext
-    tracker = context._jsc.sc().statusTracker()
-    await until(
-        lambda: not any(getexecutorinfo.numRunningTasks() for getexecutorinfo in tracker.getExecutorInfos()),
-        "Spark runs no task",
-    )
-
-
 async def test_a_query_over_its_time_limit_is_ended_in_spark(system: QuerySystem) -> None:
     assert await system.refused(ADMIN, FOREVER, timeout_seconds=1.5) == (504, "query_timeout")
-    await nothing_runs(system)
+    await system.until_nothing_runs()
     await works(system)
 
 
@@ -49,7 +39,7 @@ async def test_a_query_whose_caller_disconnects_is_ended(system: QuerySystem) ->
         with pytest.raises(httpx.ReadTimeout):
             await impatient.post("/v1/query", json={"sql": FOREVER}, headers=headers, timeout=short_timeout)
     await system.operators.until("SELECT EXISTS (SELECT FROM query_audit WHERE verdict = 'canceled')")
-    await nothing_runs(system)
+    await system.until_nothing_runs()
     await works(system)
 
 
@@ -74,7 +64,7 @@ async def test_slots_for_users_are_not_given_to_tasks(system: QuerySystem) -> No
 async def until_counted(system: QuerySystem, **wanted: int) -> None:
     async with asyncio.timeout(SECONDS):
         while True:
-            answer = await system.query_internal.get("/metrics", headers={"authorization": f"Bearer {TOKEN}"})
+            answer = await system.query_internal.get("/metrics", headers=as_service("monitor"))
             counts = dict(re.findall(r'^trace_queries_in_progress{state="(\w+)"} (\S+)$', answer.text, re.MULTILINE))
             if {state: int(float(count)) for state, count in counts.items()} == wanted:
                 return
@@ -128,7 +118,7 @@ async def test_a_query_beyond_the_waiting_limit_is_refused_as_retryable() -> Non
 
 
 async def test_waiting_tasks_do_not_displace_users_and_a_freed_slot_goes_to_an_eligible_query() -> None:
-    slots = Slots(running=2, waiting=1, seconds=60, for_users=1)
+    slots = Slots(running=2, waiting=1, seconds=60, kept=Reserved(for_users=1))
     await slots.take("task")
     task = asyncio.create_task(slots.take("task"))
     await asyncio.sleep(0)
@@ -164,3 +154,77 @@ async def test_a_query_that_waits_too_long_for_a_slot_is_refused_as_retryable() 
     for _ in range(2):  # a waiter that gave up has freed its place
         with pytest.raises(Busy):
             await slots.take("user")
+
+
+async def test_users_leave_tasks_a_slot_and_tasks_leave_users_one_within_an_organisation_too() -> None:
+    kept = Reserved(for_users=1, for_tasks=1)
+    flooding: list[tuple[Kind, Kind]] = [("user", "task"), ("task", "user")]
+    for flood, other in flooding:
+        slots, org = Slots(running=4, waiting=9, seconds=60, kept=kept, per_org=3), uuid4()
+        many = [asyncio.create_task(slots.take(flood, org)) for _ in range(5)]
+        await asyncio.sleep(0)
+        assert (slots.running, slots.waiting) == (2, 3), "a third one of the organisation is for the others"
+        await slots.take(other, org)
+        await ended(many)
+
+
+async def test_bulk_tasks_leave_a_slot_to_new_data_and_get_their_share_while_both_wait() -> None:
+    slots = Slots(running=3, waiting=100, seconds=60, kept=Reserved(for_users=1, for_new_data=1, normal_share=5))
+    began = list[Kind]()
+
+    async def query(kind: Kind) -> None:
+        await slots.take(kind)
+        began.append(kind)
+
+    bulk = [asyncio.create_task(query("bulk")) for _ in range(4)]
+    await asyncio.sleep(0)
+    assert slots.running == 1, "although no other query runs"
+    normal = [asyncio.create_task(query("task")) for _ in range(12)]
+    await asyncio.sleep(0)
+    assert began == ["bulk", "task"], "the slot that was left to it"
+    slots.give_back("bulk")
+    for _ in range(12):
+        await asyncio.sleep(0)
+        slots.give_back(began[-1])
+    await asyncio.sleep(0)
+    assert 2 <= began[2:].count("bulk") <= 3, "one for every five"
+    assert began[2] == "task", "which comes before bulk that has waited longer"
+    await ended([*bulk, *normal])
+
+
+async def test_a_freed_slot_lets_all_begin_that_waited_for_different_limits() -> None:
+    slots = Slots(running=6, waiting=9, seconds=60, kept=Reserved(for_users=4), per_org=3)
+    ours, theirs, third = uuid4(), uuid4(), uuid4()
+    running: list[tuple[Kind, UUID]] = [("task", ours), ("user", ours), ("user", ours), ("task", third)]
+    for kind, org in running:
+        await slots.take(kind, org)
+    user = asyncio.create_task(slots.take("user", ours))  # waits for its organisation
+    task = asyncio.create_task(slots.take("task", theirs))  # waits for a place of a task
+    await asyncio.sleep(0)
+    assert slots.waiting == 2
+    slots.give_back("task", ours)
+    await asyncio.wait_for(asyncio.gather(user, task), SECONDS)
+
+
+async def ended(tasks: list[asyncio.Task[None]]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.wait(tasks)
+
+
+async def test_the_query_of_a_bulk_task_takes_a_slot_of_bulk(system: QuerySystem) -> None:
+    """Of three slots one is for users, one for new data, and one is left to bulk."""
+    await system.make("feed", 3100, 3101)
+    claimed = await system.claimed()
+    await system.operators.walk.control.pool.execute(
+        "UPDATE tasks SET priority = 'bulk' WHERE id = $1", claimed.task.task_id
+    )
+    sql = FOREVER.replace("orders", "hide")
+    tasks = [asyncio.create_task(system.ask_as(claimed, sql)) for _ in range(3)]
+    try:
+        await until_counted(system, running=1, waiting=2)
+    finally:
+        for item in tasks:
+            item.cancel()
+        await asyncio.wait(tasks)
+    await until_counted(system, running=0, waiting=0)

@@ -9,7 +9,7 @@ import sys
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import uuid4
 
 import pyarrow as pa
@@ -21,6 +21,7 @@ from tests.support.systems.sail import SailSystem, Unchecked, sail_system
 from tests.support.waiting import until
 from tracelake.errors import Busy, EngineLost, QueryTimeout, ResultTooLarge
 from tracelake.query.engine import CannotRun
+from tracelake.query.sail.translate import translated
 from tracelake.sandbox.process import runs
 
 pytestmark = pytest.mark.anyio
@@ -31,11 +32,6 @@ LONG = (
     " WHERE a.text || b.text <> c.text || d.text"
 )
 """It would take hours."""
-
-
-@pytest.fixture(scope="module")
-def anyio_backend() -> str:
-    return "asyncio"
 
 
 @pytest.fixture(scope="module")
@@ -154,6 +150,45 @@ async def test_a_second_organisation_has_a_process_of_its_own(system: SailSystem
     first = set(system.pids())
     await system.engine.run(system.query("SELECT count(*) AS n FROM numbers", org_id=uuid4()))
     assert first < set(system.pids())
+
+
+async def test_each_engine_has_a_user_a_network_and_files_of_its_own(system: SailSystem) -> None:
+    other, count = uuid4(), "SELECT count(*) AS n FROM numbers"
+    for org in (system.org_id, other):
+        await system.engine.run(system.query(count, org_id=org))
+    engines = [system.pids(org)[-1] for org in (system.org_id, other)]
+    ours, *theirs = [surroundings(pid) for pid in (os.getpid(), *engines)]
+    assert len({ours.network, *(item.network for item in theirs)}) == 3
+    assert [item.devices for item in theirs] == [["lo"], ["lo"]]
+    assert [len(item.files) for item in theirs] == [3, 3], "the files of the table"
+    assert theirs[0].files.isdisjoint(theirs[1].files)
+    assert os.geteuid() != 0 or len({item.user for item in theirs} - {0}) == 2
+
+
+class Surroundings(NamedTuple):
+    """What a process sees, and who it is."""
+
+    user: int
+    network: str
+    devices: list[str]
+    files: set[str]
+
+
+def surroundings(pid: int) -> Surroundings:
+    process = Path(f"/proc/{pid}")
+    devices = [line.split(":")[0].strip() for line in (process / "net/dev").read_text().splitlines()[2:]]
+    data = process / "root/data"
+    files = {path.name for path in data.iterdir()} if data.is_dir() else set()
+    return Surroundings(process.stat().st_uid, str((process / "ns/net").readlink()), devices, files)
+
+
+async def test_a_query_that_is_not_for_sail_takes_no_process(tmp_path: Path) -> None:
+    async with sail_system(tmp_path, translate=translated) as system:
+        system.add("few", pa.table({"id": pa.array(range(5), pa.int64())}), {"id": "bigint"})
+        with pytest.raises(CannotRun, match="function"):
+            await system.engine.run(system.query("SELECT sum(double(id)) AS s FROM few"))
+        assert not system.pids()
+        assert not system.engine._slots
 
 
 async def test_an_engine_over_its_memory_is_ended_and_its_query_refused(tmp_path: Path) -> None:

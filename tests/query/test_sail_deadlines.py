@@ -11,9 +11,10 @@ import signal
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
-from contextlib import suppress
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 from uuid import UUID, uuid4
 
 import psutil
@@ -44,16 +45,26 @@ LARGE = "SELECT a.*, b.text AS other FROM numbers a CROSS JOIN numbers b"
 MEMORY = "SELECT repeat('x', 4000000) AS s FROM numbers ORDER BY id"
 
 
-@pytest.fixture(scope="module")
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 @pytest.fixture
 async def system(tmp_path: Path) -> AsyncIterator[SailSystem]:
-    async with sail_system(tmp_path, max_bytes=1024 * 1024, sail_memory_mb=400, stuck_seconds=0.5) as system:
+    """Whatever a test does to it, nothing is left of it."""
+    limits: dict[str, Any] = {"max_bytes": 1024 * 1024, "sail_memory_mb": 400, "stuck_seconds": 0.5}
+    async with nothing_left(tmp_path), sail_system(tmp_path, **limits) as system:
         add_numbers(system)
         yield system
+
+
+@asynccontextmanager
+async def nothing_left(folder: Path) -> AsyncIterator[None]:
+    """Neither processes nor mounts, files, sockets, open files or cgroups."""
+    before, mounted = processes(), mounts()
+    yield
+    await until(lambda: processes() <= before, "its processes have ended")
+    assert mounts() <= mounted
+    assert not (folder / "sail").exists(), "files and sockets"
+    assert not open_below(folder / "sail")
+    groups = find_cgroups(str(folder / "sail"))
+    assert groups is None or not [left for group in groups.folders for left in group.glob(f"{groups.prefix}*")]
 
 
 def add_numbers(system: SailSystem) -> None:
@@ -157,8 +168,8 @@ async def test_a_full_disk_is_answered_within_the_limit_and_two_seconds(tmp_path
 async def test_fifty_organisations_at_once_are_each_answered_or_refused_in_time_and_leave_nothing(
     tmp_path: Path,
 ) -> None:
-    before, open_before = processes(), mounts()
-    async with sail_system(tmp_path, sail_processes=4, sail_memory_mb=256, wait_seconds=LIMIT * 2) as system:
+    limits: dict[str, Any] = {"sail_processes": 4, "sail_memory_mb": 256, "wait_seconds": LIMIT * 2}
+    async with nothing_left(tmp_path), sail_system(tmp_path, **limits) as system:
         add_numbers(system)
         asked = [verdict(system, COUNT, uuid4(), limit=LIMIT * 4) for _ in range(ORGANISATIONS)]
         found = await asyncio.gather(*asked)
@@ -168,11 +179,6 @@ async def test_fifty_organisations_at_once_are_each_answered_or_refused_in_time_
         assert max(too_late for _, too_late in found) <= 0
         assert len(system.engine._pool._servers) <= 4
         await asyncio.gather(*system.engine._ending, return_exceptions=True)
-    await until(lambda: processes() <= before, "its processes have ended")
-    assert mounts() <= open_before
-    assert not (tmp_path / "sail").exists(), "files and sockets"
-    groups = find_cgroups(str(tmp_path / "sail"))
-    assert groups is None or not [left for folder in groups.folders for left in folder.glob(f"{groups.prefix}*")]
 
 
 async def test_a_caller_that_leaves_is_waited_for_by_nobody_and_leaves_nothing_running(system: SailSystem) -> None:
@@ -191,6 +197,15 @@ async def test_a_caller_that_leaves_is_waited_for_by_nobody_and_leaves_nothing_r
 def processes() -> set[int]:
     """The processes below this one."""
     return {child.pid for child in psutil.Process().children(recursive=True) if child.status() != psutil.STATUS_ZOMBIE}
+
+
+def open_below(folder: Path) -> set[str]:
+    """What this process has open there, also if it was deleted."""
+    found = set()
+    for file in Path("/proc/self/fd").iterdir():
+        with suppress(OSError):
+            found |= {path} if (path := str(file.readlink())).startswith(str(folder)) else set()
+    return found
 
 
 def mounts() -> set[str]:

@@ -46,11 +46,6 @@ ANOTHER_USER = ("unshare", "--user", "--map-user=1000", "--map-group=1000")
 
 
 @pytest.fixture(scope="module")
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-@pytest.fixture(scope="module")
 async def system(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[SailSystem]:
     async with sail_system(tmp_path_factory.mktemp("sail"), max_bytes=1024 * 1024, sail_memory_mb=400) as system:
         add_tables(system)

@@ -42,11 +42,6 @@ COLUMNS = {"block_number": "bigint", "position": "int", "content": "bigint"}
 
 
 @pytest.fixture(scope="module")
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-@pytest.fixture(scope="module")
 def data(postgres: RunningServer, template: Callable[[Database], str]) -> str:
     return postgres.create_database(f"data_{uuid4().hex[:12]}", template("data"))
 

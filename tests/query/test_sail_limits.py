@@ -26,11 +26,6 @@ needs_cgroups = pytest.mark.skipif(find_cgroups("a test") is None, reason="this 
 
 
 @pytest.fixture(scope="module")
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-@pytest.fixture(scope="module")
 async def system(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[SailSystem]:
     limits: dict[str, Any] = {
         "sail_concurrency": 2,

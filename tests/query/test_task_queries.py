@@ -7,8 +7,8 @@ from uuid import uuid4
 import httpx
 import pytest
 
+from tests.support.service_tokens import TOKENS, as_gateway
 from tests.support.systems.query import QuerySystem
-from tests.support.systems.walk import TOKEN
 from tests.support.verbs import cancel_task
 from tracelake.domain.object_names import Folder
 from tracelake.wire.output_messages import CompleteRequest
@@ -73,9 +73,9 @@ async def test_a_token_is_valid_only_for_its_own_attempt_and_without_another_ide
     assert error_of(await system.ask_as(first, COUNT, attempt=first.attempt + 1)) == (403, "forbidden")
     assert error_of(await system.ask_as(first, COUNT, lease_token=str(second.lease_token))) == (409, "lease_lost")
     assert error_of(await system.ask_as(first, COUNT, lease_token=str(uuid4()))) == (409, "lease_lost")
-    for token in ("", "x.y.z", TOKEN, system.token("test|acme")):
+    for token in ("", "x.y.z", TOKENS["gateway"], system.token("test|acme")):
         assert (await system.ask_as(first, COUNT, token=token)).status_code == 401
-    worker = {"X-Trace-Worker-Token": TOKEN, "X-Trace-User": "reader", "authorization": f"Bearer {TOKEN}"}
+    worker = {**as_gateway("reader", "query"), "authorization": f"Bearer {TOKENS['gateway']}"}
     assert (await system.ask_as(first, COUNT, token="", headers=worker)).status_code == 401
     assert (await system.task_api.post("/v1/query", json={"sql": COUNT}, headers=worker)).status_code == 404
     assert (await system.ask_as(first, COUNT)).status_code == 200

@@ -49,11 +49,6 @@ def handler(task):
 
 
 @pytest.fixture(scope="module")
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-@pytest.fixture(scope="module")
 async def system(udf_dsns: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[UdfSystem]:
     with pytest.MonkeyPatch.context() as patch:
         # It is missing a dozen times here: how long a Dispatcher then waits would be most of the test.

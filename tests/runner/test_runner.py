@@ -139,7 +139,7 @@ async def test_a_function_is_ended_at_its_time_limit(system: RunnerSystem) -> No
 
 async def test_the_listener_needs_the_dispatchers_token(system: RunnerSystem) -> None:
     udf = system.python(ECHO)
-    for token in ("", "wrong", system.settings.identity.worker_token.get_secret_value()):  # type: ignore[union-attr]
+    for token in ("", "wrong", system.settings.identity.service_token.get_secret_value()):  # type: ignore[union-attr]
         answer = await system.run(udf, token=token or "x")
         assert (answer.status, answer.body["error"]["code"]) == (401, "unauthenticated")
 

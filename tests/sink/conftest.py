@@ -18,11 +18,6 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-@pytest.fixture
 def spark() -> SparkSession:
     return shared_session()
 

@@ -7,7 +7,7 @@ it would run is run in the sink's own process, so that a chain of them takes sec
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ import pytest
 from tests.support.faults.backends import DEADLY
 from tests.support.faults.deaths import dies_at
 from tests.support.systems.caller import Caller, calling
-from tests.support.systems.processes import ForkServer, System, a_system, running_fork_server
+from tests.support.systems.processes import ForkServer, System, a_system
 from tests.support.systems.sink import ALERTS, alert, lines
 from tests.support.waiting import SECONDS, until
 from tracelake.adapters.objects_disk import DiskObjects
@@ -35,12 +35,6 @@ AT_DISPATCHER = [
     for item in POINTS
     if item.startswith(("settle_buffers.", "delete_applied_batches.", "replay_batch.", "republish_batches."))
 ]
-
-
-@pytest.fixture(scope="module")
-def fork_server() -> Iterator[ForkServer]:
-    with running_fork_server() as made:
-        yield made
 
 
 @pytest.fixture
@@ -207,6 +201,7 @@ async def test_a_dispatcher_dies_while_it_settles_replays_or_clears_and_nothing_
     await _assert_rows_and_events(system, data_db, producing)
 
 
+@pytest.mark.long
 async def test_a_sink_with_its_own_spark_dies_between_staging_and_merge_and_the_next_one_finishes(
     system: System, data_db: str
 ) -> None:

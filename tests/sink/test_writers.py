@@ -22,7 +22,7 @@ from tracelake.dispatcher.maintenance.republish_batches import RepublishBatches
 from tracelake.domain.object_names import Folder
 from tracelake.errors import Conflict, Forbidden, LeaseLost, NotFound
 from tracelake.wire.buffer_messages import CommittedBatch, DeadBatch, SettleRequest
-from tracelake.wire.user_datasets import DeadBatchQuery
+from tracelake.wire.user.datasets import DeadBatchQuery
 
 pytestmark = pytest.mark.anyio
 

@@ -217,6 +217,7 @@ def test_sparks_jars_have_the_same_order_wherever_it_is_installed() -> None:
     assert all(item.startswith("jars/") for item in named)
 
 
+@pytest.mark.long
 def test_a_machine_without_java_and_a_checkout_with_a_space(tmp_path: Path) -> None:
     """No JAVA_HOME, an empty PATH, every path with a space, a damaged class archive; finally a killed JVM."""
     place = tmp_path / "a folder ü"

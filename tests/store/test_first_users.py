@@ -30,12 +30,12 @@ def rows(dsn: str, statement: str) -> list[Any]:
 
 
 def test_the_first_admin_is_the_platform_admin_and_a_later_start_gives_back_no_rights(state_db: str) -> None:
-    ensure_first_rows(state_db, "a token")
+    ensure_first_rows(state_db, ())
     found = "SELECT external_id, role::text, platform_admin, removed_at IS NULL FROM users"
     assert rows(state_db, found) == [(FIRST_ADMIN, "admin", True, True)]
     with psycopg.connect(state_db) as connection:
         connection.execute("UPDATE users SET role = 'reader', platform_admin = false, removed_at = now()")
-    ensure_first_rows(state_db, "a token")
+    ensure_first_rows(state_db, ())
     assert rows(state_db, found) == [(FIRST_ADMIN, "reader", False, False)]
 
 

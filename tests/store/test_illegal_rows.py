@@ -46,7 +46,19 @@ LEGAL: dict[str, Row] = {
     "users": {"org_id": uid("org a"), "external_id": "new", "role": "reader"},
     "org_roles": {"org_id": uid("org a"), "slug": "new", "name": "New"},
     "org_role_memberships": {"org_id": uid("org a"), "role_id": uid("role a"), "user_id": uid("user a")},
-    "worker_tokens": {"name": "new", "token_hash": HASH},
+    "restores": {"epoch": 1, "backup_id": uid("backup"), "backed_up_at": T0},
+    "service_tokens": {"service": "sink", "name": "new"},
+    "audit_entries": {
+        "org_id": uid("org a"),
+        "actor": "ada",
+        "action": "deploy",
+        "object": "dag=mill",
+        "origin": "127.0.0.1",
+        "seq": 1,
+        "hash": HASH,
+    },
+    "audit_chains": {"org_id": uid("org a"), "seq": 5, "hash": HASH, "pruned_seq": 2, "pruned_hash": HASH},
+    "service_token_hashes": {"token_id": uid("service token"), "listener": "query", "token_hash": HASH},
     "user_tokens": {
         "org_id": uid("org a"),
         "user_id": uid("user a"),
@@ -333,6 +345,7 @@ def tenant(letter: str) -> list[tuple[str, Row]]:
 
 
 SEED = [row for letter in "ab" for row in tenant(letter)]
+SEED.append(a("service_tokens", id=uid("service token"), name="seed"))
 SEED[9] = a("dataset_versions", id=uid("version a"), config_hash="seed")
 
 # Task rows, by what has happened to them.
@@ -404,6 +417,7 @@ CASES = [
         ),
         ("who is removed has no rights", "removed_has_no_platform", {"removed_at": T0, "platform_admin": True}),
     ),
+    *of("restores", ("epochs are counted from 1", "count_from_one", {"epoch": 0})),
     *of(
         "user_tokens",
         ("a token is of a user of its org", "user_of_same_org", {"user_id": uid("user b")}),
@@ -433,21 +447,55 @@ CASES = [
         ("a role never takes a user of another org", "user_of_same_org", {"user_id": uid("user b")}),
     ),
     *of(
-        "worker_tokens",
+        "audit_entries",
+        ("an entry belongs to an org that exists", "org_id_fkey", {"org_id": uid("missing")}),
+        ("a place in a chain is taken once", "place_once", {"seq": 1}, {"seq": 2}, a("audit_entries")),
+        ("an entry has an outcome that is known", "known_outcome", {"outcome": "perhaps"}),
+        ("a refusal has a code", "code_of_refusals", {"outcome": "refused"}),
+        ("what was done has no code of a refusal", "code_of_refusals", {"outcome": "done", "code": "forbidden"}),
+        ("a place in a chain has a hash", "linked_whole", {"hash": None}),
+        ("the hash of an entry is a SHA-256", "hash_is_sha256", {"hash": b"short"}),
+    ),
+    *of(
+        "audit_chains",
+        ("a chain belongs to an org that exists", "org_id_fkey", {"org_id": uid("missing")}),
+        ("no chain is cut behind its end", "pruned_is_past", {"pruned_seq": 6}),
+    ),
+    *of(
+        "service_tokens",
         (
-            "a worker token is stored once",
-            "hash_once",
-            {"token_hash": HASH},
-            {"token_hash": b"1" * 32},
-            a("worker_tokens"),
+            "a service names its tokens differently",
+            "name_once",
+            {"name": "new"},
+            {"name": "other"},
+            a("service_tokens"),
         ),
-        ("a worker token has a plain name", "name_is_snake", {"name": "My Worker"}),
-        ("a worker token is stored as a hash, never as itself", "hash_is_sha256", {"token_hash": b"the token itself"}),
+        ("a service's token has a plain name", "name_is_snake", {"name": "My Worker"}),
+        ("a worker's token says whose tasks it claims", "runtimes_of_claimers", {"service": "worker"}),
+        ("it claims for a runtime at least", "runtimes_of_claimers", {"service": "runner", "runtimes": []}),
+        ("no other service claims", "runtimes_of_claimers", {"runtimes": ["ecs_platform"]}),
         (
-            "a worker token does not expire before it is made",
+            "a service's token does not expire before it is made",
             "expire_after_creation",
             {"expires_at": T0},
             {"created_at": T1, "expires_at": T2},
+        ),
+    ),
+    *of(
+        "service_token_hashes",
+        (
+            "a service's token is stored once",
+            "hash_once",
+            {"token_hash": HASH},
+            {"token_hash": b"1" * 32},
+            a("service_token_hashes", listener="any"),
+        ),
+        ("the hash belongs to a token", "token_id_fkey", {"token_id": uid("missing")}),
+        ("a hash is of a listener", "of_a_listener", {"listener": "elsewhere"}),
+        (
+            "a service's token is stored as a hash, never as itself",
+            "hash_is_sha256",
+            {"token_hash": b"the token itself"},
         ),
     ),
     *of(
@@ -720,6 +768,7 @@ CASES = [
             {"platform_failures": 1},
         ),
         ("lost workers are counted", "lost_alone_is_not_negative", {"lost_alone": -1}, {"lost_alone": 1}),
+        ("skipped attempts are counted", "skipped_attempts_are_not_negative", {"skipped_attempts": -1}),
         ("a task has time to run", "timeout_is_positive", {"timeout_seconds": 0}, {"timeout_seconds": 1}),
         ("a dedupe key says something", "dedupe_key_says_something", {"dedupe_key": ""}, {"dedupe_key": "k"}),
         (
@@ -891,6 +940,7 @@ CASES = [
         ("files are a list", "files_is_a_list", {"files": "{}"}),
         ("a partition's sizes are not negative", "sizes_are_not_negative", {"bytes": -1}, {"bytes": 0}),
         ("a partition's content is known by a SHA-256", "content_is_sha256", {"content_hash": b"short"}),
+        ("hashes of columns are by their names", "column_hashes_is_a_map", {"column_hashes": "[]"}),
         ("a content is older than the commit that wrote it again", "content_is_older", {"content_since": 1}),
         ("current partitions keep their files", "only_replaced_lose_files", {"files_removed_at": T2}),
         (
@@ -1360,6 +1410,14 @@ class Change:
 
 
 CHANGES = [
+    Change(
+        "a chain of the audit only grows",
+        "audit_chains_only_grow",
+        "audit_chains",
+        {"seq": 6},
+        {"seq": 4},
+        {},
+    ),
     Change(
         "an audit row never changes",
         "query_audit_never_changes",

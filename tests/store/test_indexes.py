@@ -25,7 +25,11 @@ HOT = {"tasks", "task_attempts", "events", "outbox"}
 
 STATEMENTS = {
     "buffered.republish_lost": {"idx_buffer_publishes_open"},
+    "audit.list_after": {"audit_entries_place_once"},
+    "audit.list_before": {"audit_entries_place_once"},
+    "audit.list_unlinked": {"idx_audit_entries_unlinked"},
     "claim.claim_tasks": {"tasks_pkey"},
+    "claim.statuses": {"tasks_pkey"},
     "claim.renew_leases": {"tasks_pkey", "pauses_one_per_cause"},
     "complete.complete_tasks": {
         "tasks_pkey",
@@ -36,7 +40,6 @@ STATEMENTS = {
     "complete.lock_fenced": {"tasks_pkey"},
     "dags.list_jobs": {"idx_tasks_queued", "idx_tasks_in_flight"},
     "gauges.queued": {"idx_tasks_queued"},
-    "identity.find_worker_token": {"worker_tokens_hash_once"},
     "orphan_files.list_attempts": {"idx_task_attempts_begun"},
     "lifecycle.expire_leases": {"idx_tasks_lease_expiry", "tasks_pkey"},
     "lifecycle.retry_due": {"idx_tasks_next_retry", "tasks_pkey"},

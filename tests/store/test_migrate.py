@@ -133,7 +133,7 @@ def test_a_migration_that_waits_too_long_for_another_fails_with_a_message(
     assert migrate(empty, "data")
 
 
-def test_bodies_of_functions_survive_the_splitting_of_files(empty: str, folder: Path) -> None:
+def test_a_file_may_contain_functions_and_semicolons_in_comments(empty: str, folder: Path) -> None:
     body = "DECLARE n int; BEGIN IF true THEN n := 1; END IF; FOR i IN 1..2 LOOP n := n + i; END LOOP; RETURN n; END"
     (folder / "0003_third.sql").write_text(
         f"CREATE FUNCTION f() RETURNS int LANGUAGE plpgsql AS $$ {body} $$;\n"
@@ -144,8 +144,8 @@ def test_bodies_of_functions_survive_the_splitting_of_files(empty: str, folder: 
     assert scalar(empty, "SELECT f() + g()") == 8
 
 
-def test_the_books_are_apart_from_the_tables_of_trace(state_db: str) -> None:
-    tables = "SELECT count(*) FROM pg_tables WHERE schemaname = 'public' AND tablename ~ 'yoyo|migration'"
+def test_the_records_are_apart_from_the_tables_of_trace(state_db: str) -> None:
+    tables = "SELECT count(*) FROM pg_tables WHERE schemaname = 'public' AND tablename ~ 'applied|migration'"
     assert scalar(state_db, tables) == 0
 
 

@@ -16,7 +16,7 @@ from tracelake.store.db import STEADY
 from tracelake.store.migrate import Database
 from tracelake.store.queries import FOLDER, queries
 
-ADMINISTRATIVE = {"describe", "first_start", "roles_data", "roles_queue", "roles_state"}
+ADMINISTRATIVE = {"describe", "first_start", "restore", "roles_data", "roles_queue", "roles_state"}
 """Run through psycopg by the owner, not prepared by the Dispatcher."""
 FILES = sorted(path.stem for path in FOLDER.glob("*.sql") if path.stem not in ADMINISTRATIVE)
 

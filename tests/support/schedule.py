@@ -1,14 +1,18 @@
-"""Which tests run in one process, and in which order the processes take them.
+"""Which tests run, which of them in one process, and in which order the processes take them.
 
 Tests that share what takes long to start, a Spark session above all, are one unit: in two processes it would be started
 twice, and again after each file of others in between. Every other file is a unit of its own. Units that take long come
 first, so that no process is left alone with one at the end.
+
+A test marked `long` repeats at length what shorter tests show: more stories, more points at which a process is killed,
+more values. About forty of them need a third of the time of all tests, so `make test` leaves them out and CI does not.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from xdist.scheduler import LoadScopeScheduling
 
 SHARED_SPARK = (
@@ -61,6 +65,19 @@ SLOWEST = (
     "tests/lite/test_postgres.py",
 )
 """The longest first. What is not named follows, by its number of tests."""
+
+
+def add_long_option(parser: pytest.Parser) -> None:
+    parser.addoption("--long", action="store_true", help="the tests marked `long` too, as in CI")
+
+
+def leave_out_long_tests(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Deselects them in a run of everything without `--long`; a test whose path is given runs."""
+    if config.getoption("--long") or config.args != config.getini("testpaths"):
+        return
+    long = [item for item in items if item.get_closest_marker("long")]
+    config.hook.pytest_deselected(items=long)
+    items[:] = [item for item in items if item not in set(long)]
 
 
 class SlowestFirst(LoadScopeScheduling):  # type: ignore[misc]  # xdist carries no types

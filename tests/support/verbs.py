@@ -21,10 +21,10 @@ from tracelake.store.identity import User
 from tracelake.wire.buffer_messages import BufferPublishAnswer, BufferPublishRequest
 from tracelake.wire.output_messages import EventsAnswer, EventsRequest
 from tracelake.wire.source_messages import FiredAnswer
-from tracelake.wire.user_bundles import BundleAnswer, BundleRequest
-from tracelake.wire.user_dags import PauseAnswer
-from tracelake.wire.user_datasets import ReplayAnswer
-from tracelake.wire.user_tasks import CancelAnswer, RetryAnswer
+from tracelake.wire.user.bundles import BundleAnswer, BundleRequest
+from tracelake.wire.user.dags import PauseAnswer
+from tracelake.wire.user.datasets import ReplayAnswer
+from tracelake.wire.user.tasks import CancelAnswer, RetryAnswer
 
 
 async def deploy_dag(control: Control, org_id: UUID, user_id: UUID | None, text: str) -> deploy.Deployed:

@@ -7,19 +7,17 @@ import stat
 import subprocess
 from pathlib import Path
 
-import jwt
 import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 
 from tests.support import ROOT
 from tests.support.child_process import program
-from tests.support.tokens import CLAIMS, PEM, PKCS8, PLAIN, Key, pem, put
+from tests.support.tokens import PEM, PKCS8, PLAIN, Key, pem, put
 from tests.support.waiting import SECONDS
 from tracelake.adapters.signer_pem import LOCK, PemSigner
-from tracelake.capability.claims import encode, mint
-from tracelake.errors import SetupError, Unavailable
-from tracelake.ports import KeyPlan, Signer
+from tracelake.errors import SetupError
+from tracelake.ports import KeyPlan
 
 pytestmark = pytest.mark.anyio
 
@@ -33,34 +31,6 @@ async def signing_with(folder: Path, kid: str) -> PemSigner:
     await signer.keys()
     await signer.follow(KeyPlan(kid, (), rotation_due=False))
     return signer
-
-
-async def test_it_signs_with_the_key_of_the_plan_and_no_other(tmp_path: Path) -> None:
-    first, second = Key(), Key()
-    put(tmp_path, "a.pem", pem(first))
-    put(tmp_path, "b.pem", pem(second))
-    signer: Signer = await signing_with(tmp_path, second.kid)
-    token = await mint(signer, CLAIMS)
-    assert jwt.get_unverified_header(token) == {"alg": "ES256", "kid": second.kid, "typ": "JWT"}
-    assert jwt.api_jws.decode(token, jwt.PyJWK(second.jwk), ["ES256"]) == encode(CLAIMS)
-
-
-async def test_without_a_plan_nothing_is_signed(tmp_path: Path) -> None:
-    signer = PemSigner(tmp_path)
-    await signer.rotate()
-    await signer.keys()
-    with pytest.raises(Unavailable) as refused:
-        await signer.sign(b"{}")
-    assert refused.value.retryable
-
-
-async def test_a_plan_for_a_key_that_is_elsewhere_signs_nothing(tmp_path: Path) -> None:
-    signer = PemSigner(tmp_path)
-    await signer.rotate()
-    await signer.keys()
-    await signer.follow(KeyPlan(Key().kid, (), rotation_due=False))
-    with pytest.raises(Unavailable, match="no key signs"):
-        await signer.sign(b"{}")
 
 
 async def test_a_folder_that_is_not_there_is_made_for_this_user_only(tmp_path: Path) -> None:
@@ -156,19 +126,6 @@ async def test_a_folder_that_is_a_file_is_refused_by_name(tmp_path: Path) -> Non
         assert refused.value.where == str(path)
 
 
-async def test_a_retired_key_is_destroyed_and_a_second_time_does_no_harm(tmp_path: Path) -> None:
-    old, new = Key(), Key()
-    put(tmp_path, "old.pem", pem(old))
-    put(tmp_path, "new.pem", pem(new))
-    plan = KeyPlan(new.kid, (old.kid,), rotation_due=False)
-    first, other = await signing_with(tmp_path, old.kid), await signing_with(tmp_path, old.kid)
-    await first.follow(plan)
-    await other.follow(plan)
-    assert [key.kid for key in await first.keys()] == [new.kid]
-    assert await first.sign(b"{}")
-    assert await other.sign(b"{}")
-
-
 async def test_rotations_at_once_that_know_the_same_keys_make_one_key(tmp_path: Path) -> None:
     signers = [PemSigner(tmp_path) for _ in range(8)]
     first = await asyncio.gather(*(signer.rotate(known=[]) for signer in signers))
@@ -176,13 +133,6 @@ async def test_rotations_at_once_that_know_the_same_keys_make_one_key(tmp_path: 
     second = await asyncio.gather(*(signer.rotate(known=[first[0].kid]) for signer in signers))
     assert len({key.kid for key in second}) == 1
     assert len(await signers[0].keys()) == 2
-
-
-async def test_a_rotation_that_is_asked_for_always_makes_a_key(tmp_path: Path) -> None:
-    signer = PemSigner(tmp_path)
-    made = {(await signer.rotate()).kid for _ in range(3)}
-    assert {key.kid for key in await signer.keys()} == made
-    assert len(made) == 3
 
 
 def test_a_rotation_killed_at_any_step_leaves_a_whole_key_or_none(tmp_path: Path) -> None:

@@ -9,11 +9,6 @@ from tests.support.systems.gateway import System, system
 
 
 @pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-@pytest.fixture
 async def trace(state_db: str, queue_db: str, tmp_path: Path) -> AsyncIterator[System]:
     async with system(state_db, queue_db, tmp_path) as made:
         yield made

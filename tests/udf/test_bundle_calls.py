@@ -8,13 +8,14 @@ from typing import Any
 
 import pytest
 
+from tests.support.service_tokens import as_service
 from tests.support.systems.gateway import System, over
 from tests.support.udf.bundles import BUNDLE, WRITER, announced, pushed, sha256, uploaded, zipped
 from tracelake.dispatcher.http.internal_routes import internal_api
 from tracelake.domain.object_names import ObjectName
 from tracelake.gateway.process import public_api
 from tracelake.settings import BundleSettings
-from tracelake.wire.client import WORKER_TOKEN, DispatcherClient
+from tracelake.wire.client import DispatcherClient
 
 pytestmark = pytest.mark.anyio
 READER, RIVAL = "acme|reader", "rival|admin"
@@ -117,7 +118,7 @@ async def test_a_bundle_that_is_too_large_is_refused_before_and_while_it_is_sent
     small = replace(trace.control, bundles=BundleSettings(max_bytes=1024))
     archive = zipped(("main.py", bytes(range(256)) * 8), method=0)
     async with (
-        over(internal_api(small), {WORKER_TOKEN: "a-worker-token"}) as inside,
+        over(internal_api(small), as_service("gateway")) as inside,
         over(public_api(DispatcherClient(inside), trace.identity)) as gateway,
     ):
         narrow = replace(trace, gateway=gateway)

@@ -19,11 +19,6 @@ from tracelake.wire.task_messages import Invocation, JobRef, LogsAnswer, LogsReq
 pytestmark = pytest.mark.anyio
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 async def test_lines_that_are_being_sent_when_a_function_ends_are_stored() -> None:
     begun, go_on, stored = asyncio.Event(), asyncio.Event(), list[str]()
 

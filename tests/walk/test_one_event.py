@@ -16,6 +16,8 @@ from uuid import uuid4
 import httpx
 import pytest
 
+from tests.support.queues import sqs_settings
+from tests.support.signers import kms_settings
 from tests.support.systems.walk import Walk, walking, working
 from tests.support.verbs import trigger
 from tests.support.waiting import SECONDS
@@ -27,17 +29,27 @@ pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-@pytest.fixture
 async def walk(state_db: str, queue_db: str, tmp_path: Path) -> AsyncIterator[Walk]:
     async with walking(state_db, queue_db, tmp_path) as made:
         yield made
 
 
-async def test_an_event_goes_through_every_process_once(walk: Walk) -> None:
+@pytest.fixture(params=["lite", "aws"])
+async def walk_on_any_profile(
+    request: pytest.FixtureRequest, state_db: str, queue_db: str, tmp_path: Path
+) -> AsyncIterator[Walk]:
+    """On the queue in Postgres and keys in files, and on SQS and KMS."""
+    if request.param == "lite":
+        async with walking(state_db, queue_db, tmp_path) as made:
+            yield made
+        return
+    moto = request.getfixturevalue("moto")
+    async with walking(state_db, sqs_settings(moto), tmp_path, tokens=kms_settings(moto)) as made:
+        yield made
+
+
+async def test_an_event_goes_through_every_process_once(walk_on_any_profile: Walk) -> None:
+    walk = walk_on_any_profile
     async with working(walk.worker("one")), working(walk.worker("two")):
         request = uuid4()
         for _ in range(3):  # requested three times, triggered once
@@ -57,7 +69,8 @@ async def test_an_event_goes_through_every_process_once(walk: Walk) -> None:
     assert (await walk.control.queue.depth("tasks-ecs_platform")).in_flight == 0
 
 
-async def test_many_events_and_two_workers_make_each_task_run_once(walk: Walk) -> None:
+async def test_many_events_and_two_workers_make_each_task_run_once(walk_on_any_profile: Walk) -> None:
+    walk = walk_on_any_profile
     ran: list[str] = []
     lock = threading.Lock()
 

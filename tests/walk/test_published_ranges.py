@@ -12,13 +12,13 @@ import pytest
 
 from tests.support.dispatcher.control import PULL, deployed_and_active
 from tests.support.operators import registered
-from tests.support.systems.walk import TOKEN, Walk, walking
+from tests.support.service_tokens import as_gateway
+from tests.support.systems.walk import Walk, walking
 from tests.support.verbs import trigger
 from tests.support.waiting import SECONDS
 from tracelake.wire.message import CAPABILITY_HEADER
 from tracelake.wire.task_messages import Claimed
-from tracelake.wire.user_calls import USER
-from tracelake.wire.user_datasets import DatasetDetail, PublishedRange
+from tracelake.wire.user.datasets import DatasetDetail, PublishedRange
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -75,7 +75,7 @@ class Mill:
             return await http.post(url, json=body, headers={CAPABILITY_HEADER: task.capability_token})
 
     async def ranges(self) -> list[PublishedRange]:
-        headers = {"X-Trace-Worker-Token": TOKEN, USER: "test|acme"}
+        headers = as_gateway("test|acme")
         async with httpx.AsyncClient(verify=self._context, headers=headers, timeout=SECONDS) as http:
             answer = await http.get(f"{self._walk.listeners['dispatcher_internal']}/internal/v1/datasets/flour")
         shown = msgspec.json.decode(answer.content, type=DatasetDetail)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import ssl
 import tempfile
 import threading
@@ -90,6 +91,24 @@ async def test_a_cancel_reaches_the_worker_while_the_queue_fails(state_db: str, 
         await out_of_order(queue_db, "extend(text, uuid[], interval)")
         await cancel_task(walk.control, walk.org.id, await held_task(walk), "not wanted any more")
         await until_set(holds.canceled, holds)
+
+
+async def test_as_many_tasks_run_at_once_as_a_worker_has_slots(state_db: str, queue_db: str, tmp_path: Path) -> None:
+    """However few cores the machine has: tasks mostly wait, for Spark, a node or a sandbox."""
+    slots = 2 * (os.cpu_count() or 1) + 40  # more than Python's own pool has threads
+    together = threading.Barrier(slots, timeout=SECONDS)
+
+    def run(_task: TaskPayload) -> Outcome:
+        together.wait()
+        return Outcome()
+
+    async with (
+        walking(state_db, queue_db, tmp_path) as walk,
+        working(replace(walk.worker("wide", run), concurrency=slots)),
+    ):
+        for cursor in range(slots):
+            await trigger(walk.control, walk.org.id, "walk", "ask", cursor=cursor, request_id=uuid4())
+        await walk.until("work", ["Completed"] * slots)
 
 
 @dataclass(frozen=True)

@@ -25,11 +25,6 @@ TAKEN_BY = "SELECT count(*) FROM task_attempts WHERE worker_id = $1"
 
 
 @pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-@pytest.fixture
 async def walk(state_db: str, queue_db: str, tmp_path: Path) -> AsyncIterator[Walk]:
     async with walking(state_db, queue_db, tmp_path) as made:
         yield made

@@ -18,9 +18,9 @@ import pytest
 
 from tests.support.dispatcher.control import PULL, deployed_and_active
 from tests.support.operators import registered
+from tests.support.service_tokens import as_service
 from tests.support.systems.walk import (
     DAG,
-    TOKEN,
     Holds,
     Walk,
     held_task,
@@ -192,7 +192,7 @@ async def test_a_waiting_call_is_answered_when_its_dispatcher_stops_and_does_not
         async with walking(state_db, queue_db, tmp_path) as walk:
             http = AsyncClient(
                 base_url=walk.listeners["dispatcher_internal"],
-                headers={"X-Trace-Worker-Token": TOKEN},
+                headers=as_service("worker"),
                 verify=ssl.create_default_context(cafile=walk.ca),
             )
             # Otherwise it may begin to listen while it stops: the call is answered then, and repeated in vain.
@@ -211,7 +211,7 @@ def listens(walk: Walk) -> bool:
 async def test_a_worker_that_ends_as_soon_as_it_began_leaves_no_connection_open(walk: Walk) -> None:
     """At any moment of the call: Python warns of a connection that is not closed when it is collected."""
     context = ssl.create_default_context(cafile=walk.ca)
-    headers = {"X-Trace-Worker-Token": TOKEN}
+    headers = as_service("worker")
     for turns in range(60):
         async with AsyncClient(base_url=walk.listeners["dispatcher_internal"], headers=headers, verify=context) as http:
             dispatcher = DispatcherClient(http)
@@ -269,7 +269,7 @@ async def test_many_tasks_that_end_together_are_one_notification() -> None:
     assert notified == [1]
 
 
-async def test_the_call_needs_a_worker_token(walk: Walk) -> None:
+async def test_the_call_needs_the_token_of_a_service(walk: Walk) -> None:
     walk.dispatcher.http.headers["X-Trace-Worker-Token"] = "another"
     with pytest.raises(Unavailable, match="401"):
         await walk.dispatcher.stops("")

@@ -18,7 +18,8 @@ from tests.support.dispatcher.alerts import a_watch
 from tests.support.dispatcher.control import PULL, Org, deployed_and_active
 from tests.support.dispatcher.staged_files import staged
 from tests.support.operators import registered
-from tests.support.systems.walk import TOKEN, Walk, walking
+from tests.support.service_tokens import as_service
+from tests.support.systems.walk import Walk, walking
 from tests.support.verbs import trigger
 from tests.support.waiting import SECONDS
 from tracelake.domain.storage_locations import buffer_folder
@@ -39,7 +40,7 @@ jobs:
 
 
 async def fetched(walk: Walk, task: UUID) -> FetchAnswer:
-    context, headers = ssl.create_default_context(cafile=walk.ca), {"X-Trace-Worker-Token": TOKEN}
+    context, headers = ssl.create_default_context(cafile=walk.ca), as_service("worker")
     async with httpx.AsyncClient(verify=context, headers=headers, timeout=SECONDS) as http:
         url = f"{walk.listeners['dispatcher_internal']}/internal/task-fetch"
         answer = await http.get(url, params={"task_id": str(task)})

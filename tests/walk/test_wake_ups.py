@@ -34,11 +34,6 @@ RUNS_OUT = "UPDATE pgqueue.messages SET visible_at = now() + interval '30 second
 
 
 @pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-@pytest.fixture
 async def walk(state_db: str, queue_db: str, tmp_path: Path) -> AsyncIterator[Walk]:
     async with walking(state_db, queue_db, tmp_path) as made:
         yield made
@@ -53,10 +48,10 @@ class Watched:
     given: list[int] = field(default_factory=list)
 
     async def receive(
-        self, queue: str | Mapping[str, int], *, max_messages: int, visibility: timedelta, wait: timedelta = timedelta()
+        self, queue: str | Mapping[str, int], *, wait: timedelta = timedelta(), **options: Any
     ) -> list[Delivery]:
         self.waits.append(wait)
-        found = list(await self.inner.receive(queue, max_messages=max_messages, visibility=visibility, wait=wait))
+        found = list(await self.inner.receive(queue, wait=wait, **options))
         self.given.append(len(found))
         return found
 

@@ -12,7 +12,6 @@ The `Queue` port over the functions of the schema `pgqueue`, which hold all the 
 from __future__ import annotations
 
 import asyncio
-import re
 from collections import defaultdict
 from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -24,12 +23,11 @@ from uuid import UUID
 import asyncpg
 import structlog
 
+from tracelake.adapters.queue_limits import SHORTEST, check_count, check_duration, check_queue, check_receive
 from tracelake.adapters.queue_pg_connections import OUTAGE, QueueListener, Server
 from tracelake.adapters.queue_pg_turns import Turns
-from tracelake.errors import DatabaseUnavailable, InvalidRequest, SchemaMismatch
+from tracelake.errors import DatabaseUnavailable, SchemaMismatch
 from tracelake.ports import (
-    QUEUE_NAME,
-    VISIBILITY_LIMIT,
     DeadLetter,
     Delivery,
     Group,
@@ -39,10 +37,7 @@ from tracelake.ports import (
     Receipt,
 )
 from tracelake.runtime.crash_points import crash_point
-from tracelake.runtime.retry import delays, sleep_unless
-
-LIST_LIMIT: Final = 10_000
-"""The most messages or dead letters that one call returns."""
+from tracelake.runtime.retry import delays, sleep_unless_any
 
 POLL_SECONDS: Final = 5.0
 """The longest wait without a query, should a notification be lost."""
@@ -54,7 +49,6 @@ SWEEP_MARGIN: Final = timedelta(milliseconds=100)
 """How far before its last delivery a receiver starts otherwise: longer than a publish usually takes to commit."""
 SWEEP_TURNS: Final = SWEEP_MARGIN // timedelta(microseconds=1)
 """The same in turns."""
-SHORTEST: Final = timedelta(milliseconds=1)
 FRONT: Final = datetime(1970, 1, 1, tzinfo=UTC)
 """Before any message."""
 
@@ -95,7 +89,7 @@ class PgQueue:
         self._closing = False
 
     async def publish(self, queue: str, messages: Sequence[Outgoing]) -> None:
-        _check_queue(queue)
+        check_queue(queue)
         if messages:
             bodies = [message.body for message in messages]
             delays = [message.delay for message in messages]
@@ -108,29 +102,31 @@ class PgQueue:
             crash_point("queue.after_publish")
 
     async def receive(
-        self, queue: str | Mapping[str, int], *, max_messages: int, visibility: timedelta, wait: timedelta = timedelta()
+        self,
+        queue: str | Mapping[str, int],
+        *,
+        max_messages: int,
+        visibility: timedelta,
+        wait: timedelta = timedelta(),
+        end_wait: asyncio.Event | None = None,
     ) -> list[Delivery]:
         queues = {queue: max_messages} if isinstance(queue, str) else queue
-        _check_count(max_messages, "/max_messages")
-        for name, most in queues.items():
-            _check_queue(name)
-            _check_count(most, "/queue")
-        _check_duration(visibility, "/visibility", at_least=SHORTEST)
-        _check_duration(wait, "/wait")
+        check_receive(queues, max_messages, visibility, wait)
         until = _now() + wait.total_seconds()
         if not wait:
             deliveries, _ = await self._take(queues, max_messages, visibility, until)
             return deliveries
         with self._listener.subscribe(queues) as new_message:
+            wakers = [new_message, *([end_wait] if end_wait is not None else [])]
             while True:
                 new_message.clear()  # before the query: a message that arrives after it must wake us
                 deliveries, pause = await self._take(queues, max_messages, visibility, until)
-                if deliveries or _now() >= until:
+                if deliveries or _now() >= until or (end_wait is not None and end_wait.is_set()):
                     return deliveries
-                await sleep_unless(new_message, min(until - _now(), pause))
+                await sleep_unless_any(wakers, min(until - _now(), pause))
 
     async def extend(self, queue: str, receipts: Sequence[Receipt], visibility: timedelta) -> set[Receipt]:
-        _check_duration(visibility, "/visibility", at_least=SHORTEST)
+        check_duration(visibility, "/visibility", at_least=SHORTEST)
         held = await self._settle("SELECT pgqueue.extend($1, $2, $3)", queue, receipts, visibility)
         crash_point("queue.after_extend")
         return held
@@ -142,22 +138,22 @@ class PgQueue:
         return gone
 
     async def release(self, queue: str, receipts: Sequence[Receipt], delay: timedelta = timedelta()) -> set[Receipt]:
-        _check_duration(delay, "/delay")
+        check_duration(delay, "/delay")
         return await self._settle("SELECT pgqueue.release($1, $2, $3)", queue, receipts, delay)
 
     async def depth(self, queue: str) -> QueueDepth:
-        _check_queue(queue)
+        check_queue(queue)
         (row,) = await self._call("SELECT * FROM pgqueue.depth($1)", queue)
         return QueueDepth(**row)
 
     async def dead_letters(self, queue: str, limit: int) -> list[DeadLetter]:
-        _check_queue(queue)
-        _check_count(limit, "/limit")
+        check_queue(queue)
+        check_count(limit, "/limit")
         rows = await self._call("SELECT * FROM pgqueue.list_dead_letters($1, $2)", queue, limit)
         return [_dead_letter(row) for row in rows]
 
     async def redrive(self, queue: str, ids: Sequence[MessageId] | None = None) -> int:
-        _check_queue(queue)
+        check_queue(queue)
         numbers = None if ids is None else list(_numbers(ids))
         (row,) = await self._call("SELECT pgqueue.redrive($1, $2)", queue, numbers)
         return int(row[0])
@@ -218,7 +214,7 @@ class PgQueue:
                 await self._call("SELECT pgqueue.release($1, $2, $3)", queue, receipts, timedelta())
 
     async def _settle(self, sql: str, queue: str, receipts: Sequence[Receipt], *more: timedelta) -> set[Receipt]:
-        _check_queue(queue)
+        check_queue(queue)
         known = list(_uuids(receipts))
         if not known:
             return set()
@@ -336,21 +332,6 @@ def _numbers(ids: Iterable[MessageId]) -> Iterator[int]:
         with suppress(ValueError):
             if 0 < int(name) < 2**63:
                 yield int(name)
-
-
-def _check_queue(name: str) -> None:
-    if not re.fullmatch(QUEUE_NAME, name):
-        raise InvalidRequest(f"{name!r} cannot be the name of a queue", where="/queue", hint=f"use {QUEUE_NAME}")
-
-
-def _check_count(count: int, where: str) -> None:
-    if not 1 <= count <= LIST_LIMIT:
-        raise InvalidRequest(f"{count} is not between 1 and {LIST_LIMIT}", where=where)
-
-
-def _check_duration(duration: timedelta, where: str, *, at_least: timedelta = timedelta()) -> None:
-    if not at_least <= duration <= VISIBILITY_LIMIT:
-        raise InvalidRequest(f"{duration} is not between {at_least} and {VISIBILITY_LIMIT}", where=where)
 
 
 def _unavailable(away: BaseException) -> DatabaseUnavailable:

@@ -26,7 +26,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from tracelake.capability.jws import header_of, public_jwk, sign_token
-from tracelake.errors import SetupError, Unavailable
+from tracelake.errors import SetupError, SigningUnavailable
 from tracelake.ports import KeyPlan, PublicKey
 
 LOCK: Final = ".lock"
@@ -38,6 +38,8 @@ log = structlog.get_logger(__name__)
 
 class PemSigner:
     """One per process."""
+
+    remote: Final = False
 
     def __init__(self, folder: Path) -> None:
         """Touch nothing yet."""
@@ -65,7 +67,7 @@ class PemSigner:
         """The same without a coroutine: it is 35 microseconds of arithmetic, and waits for nothing."""
         key = self._signing
         if key is None:
-            raise Unavailable(
+            raise SigningUnavailable(
                 "no key signs capability tokens here yet",
                 where=str(self._folder),
                 hint="a new key signs after the overlap; every Dispatcher must see the same key folder",

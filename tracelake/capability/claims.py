@@ -47,6 +47,8 @@ class Claims:
     attempt: Attempt
     datasets: tuple[GrantedDataset, ...]
     s3: S3Prefixes
+    epoch: int = 0
+    """How often the system had been restored from a backup. A token of another epoch is refused."""
 
     @property
     def aud(self) -> str:
@@ -65,6 +67,7 @@ class Claims:
         check(_TEXT.fullmatch(self.iss), "/iss", "is not printable ASCII")
         check(0 <= self.iat < self.exp < _INTEGER_LIMIT, "/exp", "does not follow iat")
         check(1 <= self.attempt < _INTEGER_LIMIT, "/attempt", "counts from 1")
+        check(0 <= self.epoch < _INTEGER_LIMIT, "/epoch", "is negative")
         refuse_duplicates(self.datasets)
 
 
@@ -79,6 +82,7 @@ def new_claims(
     timeout_seconds: float | None,
     now: float,
     max_life_seconds: int = LONGEST_LIFE_SECONDS,
+    epoch: int = 0,
 ) -> Claims:
     """The claims of a token issued now, under an id of its own."""
     issued = int(now)
@@ -92,6 +96,7 @@ def new_claims(
         attempt=attempt,
         datasets=datasets,
         s3=s3,
+        epoch=epoch,
     )
 
 
@@ -151,6 +156,8 @@ def _written(claims: Claims) -> bytes:
             "attempt": claims.attempt,
             "datasets": claims.datasets,
             "s3": claims.s3,
+            # Left out before the first restore: tokens of earlier versions have none.
+            **({"epoch": claims.epoch} if claims.epoch else {}),
         }
     )
 

@@ -21,6 +21,7 @@ class Reason(StrEnum):
     BAD_SIGNATURE = "bad_signature"
     WRONG_AUDIENCE = "wrong_audience"
     WRONG_ISSUER = "wrong_issuer"
+    WRONG_EPOCH = "wrong_epoch"
     BAD_CLAIMS = "bad_claims"
     NOT_YET_VALID = "not_yet_valid"
     LIVES_TOO_LONG = "lives_too_long"
@@ -39,6 +40,7 @@ SENTENCES: Final[dict[Reason, str]] = {
     Reason.BAD_SIGNATURE: "its signature is not by the key that it names",
     Reason.WRONG_AUDIENCE: "it is not meant for task APIs",
     Reason.WRONG_ISSUER: "it comes from another issuer",
+    Reason.WRONG_EPOCH: "it was issued before the system was restored from a backup",
     Reason.BAD_CLAIMS: "its claims are not those of a capability",
     Reason.NOT_YET_VALID: "it was issued in the future",
     Reason.LIVES_TOO_LONG: "it lives longer than a token may",

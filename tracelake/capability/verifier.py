@@ -40,9 +40,10 @@ class Verifier:
         self._settings = settings
         self._clock = clock
         self._remembered: OrderedDict[bytes, Claims] = OrderedDict()
+        self._epoch = 0
         self._keys = VerifierKeys(
             fetch_jwks,
-            _task_keys,
+            self._read,
             issuer="capability tokens",
             floor=settings.refresh_floor_seconds,
             monotonic=monotonic,
@@ -76,6 +77,14 @@ class Verifier:
     async def close(self) -> None:
         await self._keys.close()
 
+    def _read(self, document: Mapping[str, Any]) -> dict[str | None, ec.EllipticCurvePublicKey]:
+        """The keys, and the epoch whose tokens are valid: it is published with them."""
+        keys, epoch = _task_keys(document), int(document.get("epoch", 0))
+        if epoch != self._epoch:
+            self._epoch = epoch
+            self._remembered.clear()
+        return keys
+
     async def _proven(self, token: str) -> Claims:
         """The payload is not even read before the signature holds."""
         parts = parse_token(token)
@@ -90,6 +99,8 @@ class Verifier:
         now, longest = self._clock(), self._settings.max_life_seconds
         if claims.iss != self._settings.issuer:
             raise TokenRefused(Reason.WRONG_ISSUER)
+        if claims.epoch != self._epoch:
+            raise TokenRefused(Reason.WRONG_EPOCH)
         if claims.iat > now + SKEW_SECONDS:
             raise TokenRefused(Reason.NOT_YET_VALID)
         if claims.exp - claims.iat > longest or claims.exp > now + longest + SKEW_SECONDS:

@@ -36,7 +36,7 @@ from tracelake.settings import Settings
 from tracelake.wire.call import Call
 from tracelake.wire.message import Message
 from tracelake.wire.query_messages import ARROW
-from tracelake.wire.user_calls import CALLS
+from tracelake.wire.user.calls import CALLS
 
 A = TypeVar("A", bound=Message)
 SECONDS = 60.0
@@ -239,11 +239,7 @@ def _invalid_sql(document: dict[str, Any]) -> InvalidSql:
     return refusal
 
 
-KINDS: Mapping[str, type[TraceError]] = {
-    kind.code: kind
-    for kind in vars(errors).values()
-    if isinstance(kind, type) and issubclass(kind, TraceError) and kind is not InvalidDag
-}
+KINDS: Mapping[str, type[TraceError]] = {code: kind for code, kind in errors.KINDS.items() if kind is not InvalidDag}
 
 
 def _decode(response: httpx.Response, answer: type[A]) -> A:

@@ -9,9 +9,9 @@ from typing import Annotated
 import typer
 
 from tracelake.cli import printing
-from tracelake.cli.commands.admin import org, role, user
+from tracelake.cli.commands.admin import audit, org, role, service_token, user
 from tracelake.cli.commands.data import alert, dag, dataset, deploy, diff, plan, query, release, udf, verify
-from tracelake.cli.commands.operate import config, db, outbox, processes, sink, token
+from tracelake.cli.commands.operate import backup, config, db, outbox, processes, queue, sink, token
 from tracelake.cli.commands.start import demo, devchain, doctor, down, status, up
 from tracelake.cli.commands.tasks import backfill, gaps, invalidate, job, source, task, trigger, why
 from tracelake.cli.grouped_help import GroupedHelp
@@ -51,7 +51,7 @@ app.command("demo", short_help="Run a whole Trace on a test chain, show it, remo
 app.command("devchain", short_help="Serve a simulated Ethereum chain for tests.")(devchain.devchain)
 app.command("status", short_help="Show every process and whether it runs.")(status.status)
 app.command("doctor", short_help="Check whether this machine can run Trace.")(doctor.doctor)
-app.add_typer(dag.app, name="dag")
+app.add_typer(dag.app, name="dag", short_help="DAGs: validate, deploy, show, activate, delete, and more.")
 app.command("plan", short_help="Show what a change of DAGs would rebuild.")(plan.plan)
 app.command("deploy", short_help="Build DAGs beside the active versions: a release.")(deploy.deploy)
 app.add_typer(release.app, name="release")
@@ -70,14 +70,19 @@ app.command("trigger", short_help="Start a manual source.")(trigger.trigger)
 app.command("invalidate", short_help="Invalidate a part of a dataset; its readers recompute it.")(invalidate.invalidate)
 app.command("gaps", short_help="List what jobs have not processed; nothing if complete.")(gaps.gaps)
 app.add_typer(backfill.app, name="backfill", short_help="Process a range of the past, or all that jobs lack.")
-app.add_typer(user.app, name="user")
+app.add_typer(user.app, name="user", short_help="Users: list, show, add, set-role, remove.")
 app.add_typer(role.app, name="role")
 app.add_typer(org.app, name="org")
+app.add_typer(service_token.app, name="service-token", short_help="Tokens of services: list, create, revoke.")
+app.add_typer(audit.app, name="audit", short_help="Who did what: list, export, verify.")
 app.add_typer(config.app, name="config")
 app.add_typer(db.app, name="db")
+app.command("backup", short_help="Copy the running system into a folder.")(backup.backup)
+app.command("restore", short_help="Restore a backup into a new or stopped home.")(backup.restore)
 app.add_typer(outbox.app, name="outbox")
+app.add_typer(queue.app, name="queue")
 app.add_typer(token.app, name="token", short_help="Print a token of this machine; create, list, revoke yours.")
-app.add_typer(sink.app, name="sink", short_help="Drains batches into data Postgres; lists and replays dead ones.")
+app.add_typer(sink.app, name="sink", short_help="Drains batches; lists and replays dead ones.")
 for name, verb in processes.VERBS.items():
     app.command(name)(verb)
 

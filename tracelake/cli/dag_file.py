@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from tracelake.cli.udf_folders import FromFolder
     from tracelake.domain.dag.catalog import Catalog
     from tracelake.domain.dag.model import Dag
-    from tracelake.wire.user_dags import DagWarning
+    from tracelake.wire.user.dags import DagWarning
 
 ELSEWHERE = frozenset({"unknown_dataset", "unknown_alert", "unknown_role"})
 """Only a running system knows whether these names exist."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from tracelake.cli import render
 
 if TYPE_CHECKING:
-    from tracelake.wire.user_datasets import DeadBatchRow
+    from tracelake.wire.user.datasets import DeadBatchRow
 
 REPLAY = "`trace sink replay PUBLISH_ID` replays one; `--batch FILE` replays a repaired file instead"
 

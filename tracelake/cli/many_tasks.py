@@ -8,7 +8,7 @@ import msgspec
 
 from tracelake.cli import printing, render
 from tracelake.cli.confirm import confirm
-from tracelake.wire.user_tasks import ManyTasksAnswer, ManyTasksRequest
+from tracelake.wire.user.tasks import ManyTasksAnswer, ManyTasksRequest
 
 if TYPE_CHECKING:
     from tracelake.cli.api import Remote

@@ -13,14 +13,14 @@ from tracelake.errors import Conflict
 
 if TYPE_CHECKING:
     from tracelake.cli.api import Remote
-    from tracelake.wire.user_releases import ReleaseComparison, ReleaseDetail, ReleaseRow
+    from tracelake.wire.user.releases import ReleaseComparison, ReleaseDetail, ReleaseRow
 
 
 def compare(gateway: Remote, release: UUID, *, quiet: bool) -> ReleaseDetail:
     """Until every comparison has ended; Ctrl-C leaves them to the Query service."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-    from tracelake.wire.user_releases import ReleaseDetail
+    from tracelake.wire.user.releases import ReleaseDetail
 
     found = gateway.call("compare_release", ReleaseDetail, repeatable=True, release=str(release))
     columns = TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from tracelake.cli import printing
@@ -13,7 +13,7 @@ from tracelake.errors import BadInput
 if TYPE_CHECKING:
     from tracelake.cli.api import Remote
     from tracelake.cli.dag_file import DagFile
-    from tracelake.wire.user_releases import Plan, PlannedDataset, ReleaseDetail, ReleaseRow
+    from tracelake.wire.user.releases import Plan, PlannedDataset, ReleaseDetail, ReleaseRow
 
 EVERY_SECONDS = 0.5
 COLUMNS = (
@@ -50,6 +50,8 @@ def print_plan(plan: Plan) -> None:
         render.note("nothing changes: these versions are active already")
         return
     render.table(COLUMNS, [_line(row) for row in plan.datasets])
+    for note in _unread(plan.datasets):
+        render.note(note)
     for dag in plan.dags:
         if dag.cause == "upstream":
             render.note(f"DAG {dag.dag} is built again with its own file: it reads what changes")
@@ -66,12 +68,20 @@ def _line(row: PlannedDataset) -> tuple[object, ...]:
     return row.dataset, row.dag, row.cause, row.action + reused, *built, readers, row.users
 
 
+def _unread(datasets: Sequence[PlannedDataset]) -> Iterator[str]:
+    for row in datasets:
+        for item in row.unread:
+            changed = f"only {', '.join(item.changed)} can change" if item.changed else "no rows change"
+            read = "any column" if item.read is None else ", ".join(item.read)
+            yield f"{row.dataset} uses its files again: in {item.input} {changed}, and it reads {read}"
+
+
 def follow(gateway: Remote, release: ReleaseRow, *, quiet: bool, until_serving: bool) -> ReleaseDetail:
     """Until it is ready (or serves), was abandoned, or something failed; Ctrl-C leaves it running."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
     from tracelake.cli import render
-    from tracelake.wire.user_releases import ReleaseDetail
+    from tracelake.wire.user.releases import ReleaseDetail
 
     waits = {"Building", "Ready"} if until_serving else {"Building"}
     columns = TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
@@ -101,7 +111,7 @@ def _doing(found: ReleaseDetail) -> str:
 
 def print_release(found: ReleaseDetail | ReleaseRow, *, json: bool) -> None:
     from tracelake.cli import render
-    from tracelake.wire.user_releases import ReleaseDetail
+    from tracelake.wire.user.releases import ReleaseDetail
 
     if json:
         render.as_json(found)

@@ -21,7 +21,7 @@ TaskId = Annotated[str, typer.Argument(help="The task's id, or a prefix of it.",
 
 def find_task(gateway: Remote, text: str) -> UUID:
     """The only task whose id has this prefix; a whole id is not looked up."""
-    from tracelake.wire.user_tasks import TaskList
+    from tracelake.wire.user.tasks import TaskList
 
     try:
         return UUID(text)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from uuid import UUID
 
 from tracelake.errors import NotFound
-from tracelake.wire.user_identity import UserList
+from tracelake.wire.user.identity import UserList
 
 if TYPE_CHECKING:
     from tracelake.cli.api import Remote

@@ -22,7 +22,7 @@ async def main(process: Process) -> None:
     sender = Sender(limits.answer_bytes)
     try:
         async with open_pool(dsn, name="delivery", max_size=8) as pool, dispatcher_client(settings) as dispatcher:
-            app = delivery_api(pool, dispatcher, settings.identity, process.metrics)
+            app = delivery_api(pool, dispatcher, process.metrics)
             service = Listener("delivery_internal", limits.host, limits.internal_port, app)
             alerts = AlertSender(pool, Targets(dispatcher, limits.target_seconds), sender, limits, process.metrics)
             async with open_listeners([service], settings.tls, metrics=process.metrics, limits=settings.http) as at:

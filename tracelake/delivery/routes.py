@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
-from urllib.parse import unquote
 from uuid import UUID
 
 import asyncpg
@@ -15,42 +14,38 @@ from starlette.routing import Route
 
 from tracelake.delivery.work_items import CHANNEL
 from tracelake.errors import Conflict, NotFound, Unauthenticated
-from tracelake.runtime.listeners import bearer, json_response, listener_app, require_our_token
+from tracelake.runtime.listeners import json_response, listener_app
 from tracelake.runtime.metrics import OPENMETRICS_TEXT, Metrics
-from tracelake.settings import IdentitySettings
 from tracelake.store.db import OUTAGES, answers, unavailable
 from tracelake.store.queries import queries
 from tracelake.wire.alert_messages import DeliveryList, DeliveryQuery, DeliveryRetried, DeliveryRow
-from tracelake.wire.client import WORKER_TOKEN, DispatcherClient
+from tracelake.wire.client import DispatcherClient
 from tracelake.wire.identity_messages import UserAnswer
 from tracelake.wire.read_call import read_body, read_query, require_role
-from tracelake.wire.user_calls import CALLS, USER, Call, named
+from tracelake.wire.service_gate import DispatcherGate, guarded, named_user
+from tracelake.wire.user.calls import CALLS, USER, Call, named
 
 Verb = Callable[[asyncpg.Pool, UUID, Mapping[str, str], Any], Awaitable[Any]]
 """Called with the pool, the organisation of the user, the parts of the path and the query."""
 
 
-def delivery_api(
-    pool: asyncpg.Pool, dispatcher: DispatcherClient, identity: IdentitySettings, metrics: Metrics
-) -> Starlette:
+def delivery_api(pool: asyncpg.Pool, dispatcher: DispatcherClient, metrics: Metrics) -> Starlette:
     async def figures(request: Request) -> Response:
-        require_our_token(bearer(request), identity, "header authorization")
+        del request
         return Response(metrics.text(), media_type=OPENMETRICS_TEXT)
 
     calls = [
-        Route(f"/internal/v1{call.path}", _endpoint(pool, dispatcher, identity, call), methods=[call.method])
+        Route(f"/internal/v1{call.path}", _endpoint(pool, dispatcher, call), methods=[call.method])
         for call in CALLS.values()
         if call.service == "delivery"
     ]
-    routes = [*calls, Route("/metrics", figures, methods=["GET"])]
+    gate = DispatcherGate(dispatcher.service_of)
+    routes = guarded("delivery", [*calls, Route("/metrics", figures, methods=["GET"])], gate)
     return listener_app(routes, lambda: answers(pool), OUTAGES, unavailable)
 
 
-def _endpoint(
-    pool: asyncpg.Pool, dispatcher: DispatcherClient, identity: IdentitySettings, call: Call
-) -> Callable[[Request], Awaitable[Response]]:
+def _endpoint(pool: asyncpg.Pool, dispatcher: DispatcherClient, call: Call) -> Callable[[Request], Awaitable[Response]]:
     async def endpoint(request: Request) -> Response:
-        require_our_token(request.headers.get(WORKER_TOKEN), identity, f"header {WORKER_TOKEN}")
         user = await _user(request, dispatcher)
         require_role(user.role, call)
         path, query = named(request.path_params), read_query(request, call)
@@ -62,13 +57,10 @@ def _endpoint(
 
 async def _user(request: Request, dispatcher: DispatcherClient) -> UserAnswer:
     """The user that the Gateway named; the Dispatcher returns organisation and role, for each call."""
-    subject = unquote(request.headers.get(USER, ""))
     try:
-        if subject and "\0" not in subject:
-            return await dispatcher.user(subject)
+        return await dispatcher.user(named_user(request))
     except NotFound:
-        pass
-    raise Unauthenticated("the token is valid, but its user is not known here", where=f"header {USER}")
+        raise Unauthenticated("the token is valid, but its user is not known here", where=f"header {USER}") from None
 
 
 async def list_deliveries(pool: asyncpg.Pool, org_id: UUID, query: DeliveryQuery) -> DeliveryList:

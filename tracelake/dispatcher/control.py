@@ -89,6 +89,8 @@ class Control:
     """The address of the task API for runners; empty: URLs are given without a host."""
     hook_secrets: Mapping[str, Sequence[str]] = field(default_factory=dict, repr=False)
     """Those that sign calls to webhook sources, by name in lower case."""
+    epoch: int = 0
+    """How often the state database was restored from a backup; in every token."""
     home: Path | None = None
     """The home folder: if Postgres does not answer and its disk is full, the error names the disk."""
 
@@ -105,7 +107,7 @@ class Control:
         return runtime_specs(self.runtimes, self.invokers)
 
     def token_mint(self) -> TokenMint:
-        return TokenMint(self.signer, self.tokens, self.clock, self.places.scratch_bucket, self.minted)
+        return TokenMint(self.signer, self.tokens, self.clock, self.places.scratch_bucket, self.epoch, self.minted)
 
     def credential_mint(self) -> CredentialMint:
         return CredentialMint(self.hot, self.minter, self.credentials, self.places, self.clock)

@@ -11,6 +11,7 @@ from datetime import timedelta
 from typing import Any
 
 from tracelake.capability.verifier import Verifier
+from tracelake.dispatcher.audit.link import LinkAudit, PruneAuditEntries
 from tracelake.dispatcher.control import Control
 from tracelake.dispatcher.flow.apply_pressure import ApplyPressure
 from tracelake.dispatcher.flow.set_limits import set_limits
@@ -50,7 +51,7 @@ from tracelake.store.clock import DatabaseClock
 from tracelake.store.db import open_pool, required
 from tracelake.store.jobs import JobCache
 from tracelake.store.migrate import check
-from tracelake.store.signing_keys import published
+from tracelake.store.signing_keys import current_epoch, published
 
 
 async def main(
@@ -100,6 +101,7 @@ async def main(
             max_workers_lost=settings.dispatcher.max_workers_lost,
             task_url=settings.endpoints.dispatcher_task or "",
             hook_secrets=live_secrets(settings.hook_secrets),
+            epoch=await current_epoch(pool),
             home=settings.home,
         )
         await set_limits(pool, settings.runtimes, settings.operators)
@@ -186,6 +188,8 @@ def loops(control: Control, settings: Settings, functions: CallFunctions | None 
         "prune_outbox": PruneOutbox(control.hot, timedelta(days=kept.outbox_kept_days)),
         "prune_logs": PruneLogs(control.hot, timedelta(days=kept.logs_kept_days)),
         "prune_audit": PruneAudit(pool, timedelta(days=kept.query_audit_kept_days)),
+        "link_audit": LinkAudit(pool),
+        "prune_audit_entries": PruneAuditEntries(pool, timedelta(days=old.audit_days)),
         "prune_sources": PruneSources(
             pool, timedelta(days=kept.slots_kept_days), timedelta(days=kept.deliveries_kept_days)
         ),

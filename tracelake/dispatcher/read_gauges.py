@@ -14,9 +14,7 @@ import asyncpg
 import structlog
 
 from tracelake.dispatcher.flow.list_in_flight import PoolRow
-from tracelake.dispatcher.outbox.drain import BUFFER_QUEUE
-from tracelake.domain.pressure import Priority
-from tracelake.domain.tiers import queue_of_tier
+from tracelake.domain.tiers import queue_names
 from tracelake.errors import Unavailable
 from tracelake.ports import Queue
 from tracelake.runtime.metrics import Metrics
@@ -45,7 +43,7 @@ class Gauges:
     ) -> None:
         self._pool, self._queue, self._metrics = pool, queue, metrics
         names = [runtime.queue for runtime in runtimes.values() if runtime.queue]
-        self._queue_names = [*(queue_of_tier(name, tier) for name in names for tier in Priority), BUFFER_QUEUE]
+        self._queue_names = queue_names(names)
         self._fresh_seconds = fresh_seconds
         self._read_at = -fresh_seconds
         self._lock = asyncio.Lock()

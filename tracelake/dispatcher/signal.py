@@ -78,6 +78,26 @@ class Signal:
             self._notify_replicas()
 
 
+class Changed:
+    """Counts changes of what processes keep in memory, at this replica and the others: it is read again then."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._notify_replicas: Callable[[], None] | None = None
+
+    def notify(self) -> None:
+        """A change is committed."""
+        self.wake()
+        if self._notify_replicas is not None:
+            self._notify_replicas()
+
+    def wake(self) -> None:
+        self.count += 1
+
+    def notify_replicas(self, notify: Callable[[], None] | None) -> None:
+        self._notify_replicas = notify
+
+
 @dataclass(frozen=True)
 class AfterCommit:
     """What verbs do after their commit: they notify the loops that have work now, and count."""
@@ -100,4 +120,6 @@ class AfterCommit:
     """Tasks that may be running were ended or paused: their workers wait for it."""
     schedules: Stops = field(default_factory=Stops)
     """Schedules were changed, or their sources paused or resumed: schedulers wait for it."""
+    service_tokens: Changed = field(default_factory=Changed)
+    """A token of a service was created or revoked."""
     metrics: Metrics = field(default_factory=Metrics)

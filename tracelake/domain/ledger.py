@@ -18,6 +18,8 @@ from uuid import UUID
 
 Digest = bytes
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+COMMITS_OF_AN_EPOCH: Final = 10**9
+"""As in `next_commit` of the state database: after a restore from a backup, numbers continue after a multiple of it."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +53,11 @@ class CommitFields:
     files_hash: bytes
     inputs_hash: bytes
     code_hash: bytes
+
+
+def first_of_epoch(number: int) -> int:
+    """The first number that a commit can have after the restore that this one follows; 1 if there was none."""
+    return (number - 1) // COMMITS_OF_AN_EPOCH * COMMITS_OF_AN_EPOCH + 1
 
 
 def files_hash(partitions: Sequence[PartitionContent]) -> bytes:

@@ -14,6 +14,20 @@ MAX_NAME: Final = 128
 MAX_EMAIL: Final = 254
 SCRIPTS: Final = ("LATIN", "GREEK", "CYRILLIC", "ARMENIAN", "CHEROKEE")
 """Their letters resemble each other: a name is written in one of them."""
+_LATIN_OF: Final = (
+    ("\u0430\u0432\u0433\u0435\u0455\u0456\u0458\u043a\u043c\u043d\u043e\u043f", "abresijkmhon"),  # Cyrillic
+    ("\u0440\u0441\u0442\u0443\u0445\u04bb\u0501\u051b\u051d\u050d\u04cf", "pctyxhdqwgl"),  # Cyrillic
+    ("\u03b1\u03b2\u03b3\u03b5\u03b6\u03b7\u03b9\u03ba\u03bd\u03bf\u03c1\u03c4", "abyeznikvopt"),  # Greek
+    ("\u03c5\u03c7", "ux"),  # Greek
+    ("\u0570\u0578\u057d\u0585\u0581\u0566\u0561", "hnuogqw"),  # Armenian
+    ("\u13aa\u13f4\u13df\u13a0\u13ac\u13c0\u13bb\u13ab\u13e6\u13de\u13b7\u13e2", "abcdeghjklmp"),  # Cherokee
+    ("\u13a1\u13da\u13a2\u13d9\u13b3\u13a9\u13c3", "rstvwyz"),  # Cherokee
+)
+LOOK_ALIKE: Final = {
+    ord(letter): latin for letters, latins in _LATIN_OF for letter, latin in zip(letters, latins, strict=True)
+}
+"""Letters of other scripts that look like a Latin one, small or capital, after the confusables of Unicode (UTS 39).
+Since a name is written in one script, only whole words in another script can be taken for Latin ones."""
 
 USER_TOKEN: Final = "trace_pat_"  # noqa: S105 - how each begins
 """How a personal access token begins, so that it is found where it should not be."""
@@ -35,8 +49,9 @@ def token_named(name: str) -> UUID | None:
 
 
 def compare_key(text: str) -> str:
-    """Equal for texts that differ only in case, or in how Unicode writes the same characters."""
-    return unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", text).casefold())
+    """Equal for texts that differ only in case, in how Unicode writes them, or in letters that look alike."""
+    folded = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", text).casefold())
+    return folded.translate(LOOK_ALIKE)
 
 
 def why_no_subject(text: str) -> str | None:

@@ -6,11 +6,14 @@ Strict order would starve `bulk` for as long as there is `normal` work. Taking i
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from tracelake.domain.pressure import Priority
 
+BUFFER_QUEUE: Final = "buffer"
+"""The queue of batches for the sink, which have no priority."""
 BULK_SUFFIX: Final = "-bulk"
 QUEUE_NAME_CHARS: Final = 64 - len(BULK_SUFFIX)
 """The longest name of a runtime's queue: that of its bulk tier is longer."""
@@ -19,6 +22,11 @@ QUEUE_NAME_CHARS: Final = 64 - len(BULK_SUFFIX)
 def queue_of_tier(queue: str, tier: Priority) -> str:
     """The queue of a runtime that carries this tier. The normal one has the runtime's name for it."""
     return queue if tier is Priority.NORMAL else queue + BULK_SUFFIX
+
+
+def queue_names(of_runtimes: Iterable[str]) -> list[str]:
+    """Every queue of a deployment whose runtimes have these queues."""
+    return [*(queue_of_tier(name, tier) for name in of_runtimes for tier in Priority), BUFFER_QUEUE]
 
 
 class Wanted(NamedTuple):

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import quote
 
 import httpx
 import msgspec
@@ -24,7 +23,8 @@ from tracelake.runtime.request_middleware import REQUEST_ID
 from tracelake.runtime.tracing import trace_headers
 from tracelake.wire.message import MAX_BODY_BYTES
 from tracelake.wire.query_messages import ARROW
-from tracelake.wire.user_calls import USER, Call, named
+from tracelake.wire.service_user import CLIENT, ServiceUser
+from tracelake.wire.user.calls import USER, Call, named
 
 PASSED_THROUGH = frozenset({200, 400, 403, 404, 409, 422, 429, 503, 504})
 """Statuses of a service that the user gets; any other is a fault between the Gateway and the service."""
@@ -37,6 +37,8 @@ class Upstream:
     name: str
     http: httpx.AsyncClient | None
     """None: this system runs without it."""
+    named: Callable[[str], ServiceUser] = ServiceUser
+    """Names a user, by the subject, so that the service may act for him."""
 
     async def send(
         self,
@@ -52,7 +54,7 @@ class Upstream:
         if self.http is None:
             raise ServiceUnavailable(f"this system runs without a {self.name}")
         timeout = httpx.USE_CLIENT_DEFAULT if seconds is None else httpx.Timeout(seconds, connect=10, pool=10)
-        headers = {**headers, **_headers(user)}
+        headers = {**headers, **self.named(user).headers, **_headers()}
         try:
             answer = await self.http.request(method, url, content=body, headers=headers, timeout=timeout)
         except httpx.HTTPError as outage:
@@ -78,7 +80,7 @@ def forward_call(call: Call, gate: UserGate, upstream: Upstream) -> Callable[[Re
         url = f"{path}?{request.url.query}" if request.url.query else path
         most = call.most_bytes
         body = bounded(request.stream(), most) if call.takes_bytes else await read_bounded(request.stream(), most)
-        headers = {"content-type": call.takes_bytes or _content_type(request)}
+        headers = {"content-type": call.takes_bytes or _content_type(request), CLIENT: _client(request)}
         return await upstream.send(call.method, url, user, body=body, headers=headers, seconds=call.seconds)
 
     endpoint.__name__ = call.name
@@ -97,14 +99,17 @@ def forward_query(gate: UserGate, upstream: Upstream) -> Callable[[Request], Awa
     return query
 
 
-def _headers(user: str) -> dict[str, str]:
-    """Who calls, percent-encoded because a subject may be any text; and the same request id at every listener."""
+def _headers() -> dict[str, str]:
+    """The same request id at every listener."""
     request_id = current_log_fields().get("request")
     return {
-        USER: quote(user, safe=""),
         **({} if request_id is None else {REQUEST_ID: str(request_id)}),
         **trace_headers(),
     }
+
+
+def _client(request: Request) -> str:
+    return request.client.host if request.client else "unknown"
 
 
 def _content_type(request: Request) -> str:

@@ -10,7 +10,7 @@ from tracelake.wire.identity_messages import UserAnswer
 from tracelake.wire.openapi import REFUSALS, answers, as_json, schemas
 from tracelake.wire.query_messages import ARROW, QueryAnswer, QueryRequest
 from tracelake.wire.source_messages import HookAnswer
-from tracelake.wire.user_calls import CALLS
+from tracelake.wire.user.calls import CALLS
 
 
 class DescribedListener(FastAPI):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Final
 
 import httpx
@@ -19,7 +20,9 @@ from tracelake.settings import IdentitySettings, Settings, TlsSettings
 from tracelake.wire.client import DispatcherClient, dispatcher_client, service_client
 from tracelake.wire.identity_messages import UserAnswer
 from tracelake.wire.openapi import answers, operation
-from tracelake.wire.user_calls import CALLS
+from tracelake.wire.service_token import ServiceToken
+from tracelake.wire.service_user import ServiceUser
+from tracelake.wire.user.calls import CALLS
 
 BESIDE_SECONDS: Final = 60.0
 
@@ -28,8 +31,8 @@ async def main(process: Process) -> None:
     settings = process.settings
     async with (
         dispatcher_client(settings) as dispatcher,
-        service_client(settings, settings.endpoints.query_internal, _longest_query(settings)) as query,
-        service_client(settings, settings.endpoints.delivery_internal) as delivery,
+        service_client(settings, settings.endpoints.query_internal, "query", _longest_query(settings)) as query,
+        service_client(settings, settings.endpoints.delivery_internal, "delivery") as delivery,
     ):
         await wait_for_service(process, "the Dispatcher", dispatcher.ready)
         app = public_api(dispatcher, settings.identity, settings.tls, query, delivery)
@@ -53,10 +56,11 @@ def public_api(
         app.add_exception_handler(kind, handler)
     app.router.routes.extend(health_routes(dispatcher.ready))
     gate = UserGate(identity, tls, UserTokens(dispatcher.user_token))
+    token = ServiceToken(identity)
     upstreams = {
-        "dispatcher": Upstream("Dispatcher", dispatcher.http),
-        "delivery": Upstream("delivery process", delivery),
-        "query": Upstream("Query service", query),
+        "dispatcher": Upstream("Dispatcher", dispatcher.http, partial(token.user_at, "dispatcher")),
+        "delivery": Upstream("delivery process", delivery, partial(token.user_at, "delivery")),
+        "query": Upstream("Query service", query, partial(token.user_at, "query")),
     }
 
     @app.get(
@@ -68,7 +72,7 @@ def public_api(
     async def me(request: Request) -> Response:
         subject = await gate.subject(request.headers.get("authorization"))
         try:
-            return json_response(await dispatcher.user(subject))
+            return json_response(await dispatcher.user(ServiceUser(subject)))
         except NotFound:
             raise unknown_user(subject) from None
 

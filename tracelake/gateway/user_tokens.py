@@ -6,13 +6,13 @@ revoked is refused at once, and one whose user was demoted allows less.
 
 from __future__ import annotations
 
-import hashlib
 import re
 import time
 from collections.abc import Awaitable, Callable
 from typing import Final
 from uuid import UUID
 
+from tracelake.domain.service_tokens import hash_token
 from tracelake.domain.subjects import USER_TOKEN, token_name
 from tracelake.errors import NotFound, Unauthenticated
 
@@ -34,7 +34,7 @@ class UserTokens:
         """How the services are to name the user."""
         if TOKEN.fullmatch(token) is None:
             raise Unauthenticated("this is not a personal access token as it was shown", where=where, hint=HINT)
-        hashed = hashlib.sha256(token.encode()).digest()
+        hashed = hash_token(token)
         until, found = self._known.get(hashed, (0.0, None))
         if found is None or until <= self._monotonic():
             found = await self._look_up(hashed, where)

@@ -5,10 +5,9 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-import secrets
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +16,7 @@ from typing import Any, Final
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
+from tracelake.domain.service_tokens import new_service_token
 from tracelake.errors import HomeInUse, SetupError
 from tracelake.runtime.disk import NO_SPACE
 
@@ -81,9 +81,9 @@ class Home:
         """The same; exists while all of it is ready, with Spark."""
         return self.root / "run" / "all_ready.json"
 
-    @property
-    def worker_token(self) -> Path:
-        return self.keys / "worker.token"
+    def service_token(self, service: str) -> Path:
+        """The token of a service, which only its process is given."""
+        return self.keys / "services" / f"{service}.token"
 
     def make(self) -> None:
         try:
@@ -180,16 +180,25 @@ def write_status(path: Path, text: str) -> None:
             file.write(padded.encode())
 
 
-def ensure_worker_token(home: Home) -> str:
-    """The token of this machine's trusted processes for the internal API; made once."""
+def ensure_service_tokens(home: Home, services: Iterable[str]) -> dict[str, str]:
+    """The token of each service of this machine; made once. Removes the one token that all processes shared before."""
+    (home.keys / "worker.token").unlink(missing_ok=True)
+    return {service: _service_token(home, service) for service in services}
+
+
+def replace_service_token(home: Home, service: str) -> str:
+    token = new_service_token()
+    home.service_token(service).parent.mkdir(exist_ok=True, mode=0o700)
+    write_private(home.service_token(service), token + "\n")
+    return token
+
+
+def _service_token(home: Home, service: str) -> str:
     try:
-        token = home.worker_token.read_text().strip()
+        token = home.service_token(service).read_text().strip()
     except FileNotFoundError:
         token = ""
-    if not token:
-        token = secrets.token_urlsafe(32)
-        write_private(home.worker_token, token + "\n")
-    return token
+    return token or replace_service_token(home, service)
 
 
 def ensure_issuer_key(home: Home) -> ec.EllipticCurvePrivateKey:

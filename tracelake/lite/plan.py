@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -49,6 +49,14 @@ PASSED_ON: Final = frozenset(
     | set(INHERITED_FOR_CLUSTERS)
 )
 """The variables that a child inherits. Others (a PGPASSWORD, a DSN) do not reach it."""
+OF_AWS: Final = frozenset(
+    {"AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"}
+    | {"AWS_PROFILE", "AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE", "AWS_CA_BUNDLE"}
+    | {"AWS_ROLE_ARN", "AWS_ROLE_SESSION_NAME", "AWS_WEB_IDENTITY_TOKEN_FILE"}
+    | {"AWS_CONTAINER_CREDENTIALS_RELATIVE_URI", "AWS_CONTAINER_CREDENTIALS_FULL_URI"}
+    | {"AWS_CONTAINER_AUTHORIZATION_TOKEN", "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE", "AWS_EC2_METADATA_DISABLED"}
+)
+"""Where AWS's own chain looks for credentials: inherited as well by those that use a service of AWS."""
 
 
 def children(
@@ -58,12 +66,18 @@ def children(
     ports: Ports,
     tls: TlsFiles,
     dsns: Dsns,
-    worker_token: str,
+    token_file: Callable[[str], Path],
     issuer: str,
     store: SeaweedFS | None = None,
 ) -> list[Child]:
-    base = _common(settings, ports, tls, worker_token)
-    known = {name: _with_store(name, _for(name, base, dsns, issuer), settings, store) for name in names}
+    base = _common(settings, ports, tls)
+    queue = _queue(settings, dsns)
+    known = {
+        name: _with_store(
+            name, _for(name, base, dsns, queue, issuer=issuer, token_file=token_file(name)), settings, store
+        )
+        for name in names
+    }
     if "runner" in known:
         _introduce(known, settings, ports)
     if "worker" in known:
@@ -83,11 +97,12 @@ def _introduce(known: dict[str, Settings], settings: Settings, ports: Ports) -> 
         known[name] = known[name].model_copy(update={"udf": udf})
 
 
-def child_environment(env: Mapping[str, str]) -> dict[str, str]:
-    return {name: value for name, value in env.items() if name in PASSED_ON or name.startswith("LC_")}
+def child_environment(env: Mapping[str, str], *, aws: bool = False) -> dict[str, str]:
+    inherited = PASSED_ON | OF_AWS if aws else PASSED_ON
+    return {name: value for name, value in env.items() if name in inherited or name.startswith("LC_")}
 
 
-def _common(settings: Settings, ports: Ports, tls: TlsFiles, worker_token: str) -> Settings:
+def _common(settings: Settings, ports: Ports, tls: TlsFiles) -> Settings:
     return settings.model_copy(
         update={
             "state": settings.state.model_copy(update={"dsn": None}),
@@ -114,28 +129,31 @@ def _common(settings: Settings, ports: Ports, tls: TlsFiles, worker_token: str) 
                 delivery_internal=ports.url("delivery_internal"),
             ),
             "udf": settings.udf.model_copy(update={"port": ports.runner, "invoke_url": None, "invoke_token": None}),
-            "identity": settings.identity.model_copy(update={"worker_token": SecretStr(worker_token)}),
+            "identity": settings.identity.model_copy(update={"service_token": None, "service_token_file": None}),
         }
     )
 
 
-def _for(name: str, base: Settings, dsns: Dsns, issuer: str) -> Settings:
+def _queue(settings: Settings, dsns: Dsns) -> QueueSettings:
+    return settings.queue if settings.queue.backend == "sqs" else QueueSettings(dsn=SecretStr(dsns.queue))
+
+
+def _for(name: str, base: Settings, dsns: Dsns, queue: QueueSettings, *, issuer: str, token_file: Path) -> Settings:
     """Implements the table of docs/concepts/security.md: which process may reach what."""
     state = base.state.model_copy(update={"dsn": SecretStr(dsns.state)})
-    queue = QueueSettings(dsn=SecretStr(dsns.queue))
     data = DataSettings(dsn=SecretStr(dsns.data))
     query = DataSettings(query_dsn=SecretStr(dsns.query))
-    tokenless = base.identity.model_copy(update={"worker_token": None})
-    public_key = base.identity.model_copy(update={"user_public_key": issuer})
+    own = base.identity.model_copy(update={"service_token_file": token_file})
+    public_key = own.model_copy(update={"user_public_key": issuer})
     known: Mapping[str, Mapping[str, object]] = {
-        "dispatcher": {"state": state, "queue": queue, "identity": tokenless},
-        "query": {"data": query},
-        "worker": {"data": data, "queue": queue},
-        "sink": {"data": data, "queue": queue},
+        "dispatcher": {"state": state, "queue": queue},
+        "query": {"data": query, "identity": own},
+        "worker": {"data": data, "queue": queue, "identity": own},
+        "sink": {"data": data, "queue": queue, "identity": own},
         "gateway": {"identity": public_key},
-        "scheduler": {},
-        "delivery": {"data": DataSettings(delivery_dsn=SecretStr(dsns.delivery))},
-        "runner": {"queue": queue},
+        "scheduler": {"identity": own},
+        "delivery": {"data": DataSettings(delivery_dsn=SecretStr(dsns.delivery)), "identity": own},
+        "runner": {"queue": queue, "identity": own},
     }
     return base.model_copy(update={**known[name], "metrics": _metrics(name, base.metrics)})
 
@@ -151,6 +169,10 @@ def _with_store(name: str, child_settings: Settings, settings: Settings, store: 
     return child_settings.model_copy(update={"objects": objects, "credentials": credentials})
 
 
+def _calls_aws(name: str, settings: Settings) -> bool:
+    return settings.queue.backend == "sqs" or (name == "dispatcher" and settings.tokens.signer == "kms")
+
+
 def _metrics(name: str, base: MetricsSettings) -> MetricsSettings:
     """One listener per process: consecutive ports from the one that is set, in the order of the processes."""
     return MetricsSettings(port=base.port + PROCESSES.index(name)) if base.port else base
@@ -159,7 +181,7 @@ def _metrics(name: str, base: MetricsSettings) -> MetricsSettings:
 def _child(name: str, settings: Settings, ports: Ports) -> Child:
     launch = Launch(
         argv=[sys.executable, "-m", "tracelake", name, "--settings", "-"],
-        env=child_environment(os.environ),
+        env=child_environment(os.environ, aws=_calls_aws(name, settings)),
         cwd=Path("/"),
         stdin=to_document(settings).encode(),
     )

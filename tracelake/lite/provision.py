@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from pydantic import SecretStr
+
 from tracelake.lite.postgres import SUPERUSER, Cluster
-from tracelake.store.first_start import ensure_first_rows
+from tracelake.settings import Settings
+from tracelake.store.first_start import LocalToken, ensure_first_rows
 from tracelake.store.migrate import Database, migrate
 from tracelake.store.roles import ensure_databases, ensure_roles
 
@@ -32,6 +35,22 @@ class ExternalDsns:
     query: str | None
     queue: str | None
     delivery: str | None = None
+    queue_is_sqs: bool = False
+    """No database holds the queue."""
+
+    @classmethod
+    def of(cls, settings: Settings) -> ExternalDsns:
+        def plain(secret: SecretStr | None) -> str | None:
+            return secret.get_secret_value() if secret else None
+
+        return cls(
+            state=plain(settings.state.dsn),
+            data=plain(settings.data.dsn),
+            delivery=plain(settings.data.delivery_dsn),
+            query=plain(settings.data.query_dsn),
+            queue=plain(settings.queue.dsn),
+            queue_is_sqs=settings.queue.backend == "sqs",
+        )
 
     @property
     def embeds_state(self) -> bool:
@@ -39,7 +58,7 @@ class ExternalDsns:
 
     @property
     def embeds_data(self) -> bool:
-        return self.data is None or self.queue is None
+        return self.data is None or (self.queue is None and not self.queue_is_sqs)
 
 
 @dataclass(frozen=True)
@@ -58,13 +77,23 @@ def new_passwords() -> dict[str, str]:
     return {role: secrets.token_urlsafe(32) for role in ("dispatcher", "worker", "query", "queue", "delivery")}
 
 
+def owner_dsns(external: ExternalDsns, state: Embedded | None, data: Embedded | None) -> Mapping[Database, str]:
+    """DSNs with every right on the three databases, in the order in which they are copied; none for a queue on SQS."""
+    queue = data.admin("queue") if data and not external.queue_is_sqs else ""
+    return {
+        "state": external.state or (state.admin("state") if state else ""),
+        "data": external.data or (data.admin("data") if data else ""),
+        "queue": external.queue or queue,
+    }
+
+
 def provision(
     external: ExternalDsns,
     state: Embedded | None,
     data: Embedded | None,
     *,
     passwords: Mapping[str, str],
-    worker_token: str,
+    tokens: Sequence[LocalToken],
 ) -> None:
     """Idempotent: an up-to-date database is not changed; roles get these passwords."""
     if state is not None:
@@ -80,7 +109,7 @@ def provision(
     for database, dsn in outside.items():
         if dsn is not None:
             migrate(dsn, database)
-    ensure_first_rows(state.admin("state") if state else external.state or "", worker_token)
+    ensure_first_rows(state.admin("state") if state else external.state or "", tokens)
 
 
 def dsns_of(external: ExternalDsns, state: Cluster | None, data: Cluster | None, passwords: Mapping[str, str]) -> Dsns:

@@ -9,43 +9,51 @@ import shutil
 import signal
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
 import msgspec
-from pydantic import SecretStr
 
 from tracelake.domain.workers import WorkerLoad
 from tracelake.errors import Refused, SettingsError, SetupError, Unavailable
 from tracelake.lite import postgres
+from tracelake.lite.backup.listener import listening_for_backups
+from tracelake.lite.backup.make import Running
+from tracelake.lite.backup.restore import refuse_half_restored
 from tracelake.lite.certificates import ensure_certificates
 from tracelake.lite.child import Child, ChildStatus
 from tracelake.lite.home import (
     Home,
     ensure_issuer_key,
-    ensure_worker_token,
+    ensure_service_tokens,
     held,
     public_pem,
+    replace_service_token,
     write_private,
     write_status,
 )
 from tracelake.lite.launch import Launch
 from tracelake.lite.network_ports import LISTENERS, Ports, choose_ports, choose_store_ports
 from tracelake.lite.plan import children
-from tracelake.lite.provision import Embedded, ExternalDsns, dsns_of, new_passwords, provision
+from tracelake.lite.provision import Embedded, ExternalDsns, dsns_of, new_passwords, owner_dsns, provision
 from tracelake.lite.scale_workers import FIRST, ScaleWorkers
 from tracelake.lite.seaweedfs import SeaweedFS
 from tracelake.lite.supervisor import Supervisor
 from tracelake.lite.user_token import mint_user_token
+from tracelake.ports import ObjectStore
 from tracelake.runtime.disk import NO_SPACE
 from tracelake.runtime.process import PROCESSES, hide_memory
 from tracelake.runtime.tls import TlsFiles
-from tracelake.settings import EndpointSettings, Settings, TlsSettings
-from tracelake.store.first_start import FIRST_ADMIN
+from tracelake.settings import SANDBOXES, EndpointSettings, Settings, TlsSettings
+from tracelake.store.first_start import FIRST_ADMIN, LocalToken
 from tracelake.wire.client import dispatcher_client
+from tracelake.wire.service_calls import SERVICES
+from tracelake.wiring import make_objects, s3_objects
 
 Document = dict[str, Any]
 """The content of the ready file: endpoints and tokens."""
@@ -78,6 +86,7 @@ def up(request: UpRequest, watcher: Watcher) -> None:
     home = Home(request.settings.home)
     home.make()
     with held(home):
+        refuse_half_restored(home)
         asyncio.run(_Up(request, watcher, home).run())
 
 
@@ -94,6 +103,7 @@ class _Up:
         self._s3: SeaweedFS | None = None
         # Unix sockets need short paths that the server's user can reach: not in the home.
         self._sockets = _socket_folder(home)
+        self._until_stopped = AsyncExitStack()
         self._supervisor = Supervisor(self._settings.up, home.logs, self._sockets, self._changed)
 
     async def run(self) -> None:
@@ -111,6 +121,7 @@ class _Up:
         finally:
             self._remove_ready()
             self._watcher.note("stopping")
+            await self._until_stopped.aclose()
             await self._drain_sources()
             await self._supervisor.stop()
             if self._s3 is not None:
@@ -140,10 +151,10 @@ class _Up:
         tls = ensure_certificates(home.tls, datetime.now(UTC))
         for note in tls.notes:
             self._watcher.note(note)
-        token, key = ensure_worker_token(home), ensure_issuer_key(home)
+        tokens, key = ensure_service_tokens(home, SERVICES), ensure_issuer_key(home)
         shutil.rmtree(home.work, ignore_errors=True)
         home.work.mkdir(mode=0o700, exist_ok=True)  # it is left if it is a file system of its own
-        external, passwords = _external_dsns(settings), new_passwords()
+        external, passwords = ExternalDsns.of(settings), new_passwords()
         clusters = self._clusters(external, ports)
         store = await self._store(ports)
         names = [name for name in PROCESSES if name not in self._request.without]
@@ -153,11 +164,11 @@ class _Up:
             ports=ports,
             tls=tls,
             dsns=dsns_of(external, clusters.get("state"), clusters.get("data"), passwords),
-            worker_token=token,
+            token_file=home.service_token,
             issuer=public_pem(key),
             store=store,
         )
-        self._reached = _as_caller(settings, ports, tls, token)
+        self._reached = _as_caller(settings, ports, tls, home.service_token("supervisor"))
         # Spark takes longest and needs no database: the worker starts first, and waits for the Dispatcher.
         self._worker = next((child for child in made if child.name == FIRST), None)
         if settings.worker.min == 0:
@@ -165,7 +176,7 @@ class _Up:
         ahead = [child for child in made if child.name == FIRST and "dispatcher" in names]
         started_ahead = asyncio.create_task(self._supervisor.start(ahead, ahead=True))
         try:
-            await self._databases(external, clusters, passwords, token)
+            await self._databases(external, clusters, passwords, tokens)
             # Two stages, so that the Dispatcher is stopped last; started together: the others wait for it.
             stages = (
                 [child for child in made if child.name == "dispatcher"],
@@ -193,7 +204,7 @@ class _Up:
         external: ExternalDsns,
         clusters: dict[str, postgres.Cluster],
         passwords: dict[str, str],
-        worker_token: str,
+        tokens: Mapping[str, str],
     ) -> None:
         for cluster in clusters.values():
             if not cluster.directory.exists():
@@ -202,7 +213,24 @@ class _Up:
         await self._supervisor.start([_postgres_child(server) for server in servers.values()])
         self._watcher.note("migrating schemas and roles")
         state, data = servers.get("state"), servers.get("data")
-        await asyncio.to_thread(provision, external, state, data, passwords=passwords, worker_token=worker_token)
+        local = [self._local_token(service, token) for service, token in tokens.items()]
+        await asyncio.to_thread(provision, external, state, data, passwords=passwords, tokens=local)
+        backups = Running(self._home, owner_dsns(external, state, data), self._objects())
+        listening = listening_for_backups(self._sockets, backups, self._sessions)
+        await self._until_stopped.enter_async_context(listening)
+
+    def _objects(self) -> ObjectStore:
+        if self._s3 is None:
+            return make_objects(self._settings)
+        return s3_objects(self._s3.objects_for("dispatcher"))
+
+    def _sessions(self) -> set[int]:
+        """Each process that we started leads a session of its own."""
+        return {child.pid for child in self._supervisor.statuses if child.pid}
+
+    def _local_token(self, service: str, token: str) -> LocalToken:
+        runtimes = {"worker": [self._settings.worker.runtime], "runner": [SANDBOXES]}
+        return LocalToken(service, token, partial(replace_service_token, self._home, service), runtimes.get(service))
 
     async def _store(self, others: Ports) -> SeaweedFS | None:
         """Starts the S3 server, if the object store is SeaweedFS."""
@@ -273,7 +301,7 @@ class _Up:
             },
             "ca_file": str(tls.ca),
             "user_token": user_token,
-            "worker_token_file": str(self._home.worker_token),
+            "service_tokens": str(self._home.service_token("monitor").parent),
         }
 
     async def _write(self, file: Path, document: Document) -> None:
@@ -318,12 +346,12 @@ async def _both(task: asyncio.Task[None], other: asyncio.Task[None]) -> None:
         await asyncio.gather(task, other, return_exceptions=True)
 
 
-def _as_caller(settings: Settings, ports: Ports, tls: TlsFiles, worker_token: str) -> Settings:
+def _as_caller(settings: Settings, ports: Ports, tls: TlsFiles, token_file: Path) -> Settings:
     return settings.model_copy(
         update={
             "tls": TlsSettings(ca=tls.ca),
             "endpoints": EndpointSettings(dispatcher_internal=ports.url("dispatcher_internal")),
-            "identity": settings.identity.model_copy(update={"worker_token": SecretStr(worker_token)}),
+            "identity": settings.identity.model_copy(update={"service_token": None, "service_token_file": token_file}),
         }
     )
 
@@ -346,19 +374,6 @@ def _socket_folder(home: Home) -> Path:
     folder.chmod(0o711)
     write_private(note, str(folder))
     return folder
-
-
-def _external_dsns(settings: Settings) -> ExternalDsns:
-    def plain(secret: SecretStr | None) -> str | None:
-        return secret.get_secret_value() if secret else None
-
-    return ExternalDsns(
-        state=plain(settings.state.dsn),
-        data=plain(settings.data.dsn),
-        delivery=plain(settings.data.delivery_dsn),
-        query=plain(settings.data.query_dsn),
-        queue=plain(settings.queue.dsn),
-    )
 
 
 def _open(cluster: postgres.Cluster) -> tuple[str, Embedded]:

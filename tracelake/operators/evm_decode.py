@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from pydantic import Field, field_validator, model_validator
 
 from tracelake.domain.dag.catalog import (
+    SAME,
+    Changed,
     Columns,
     ColumnSource,
     ConfigProblem,
@@ -124,6 +126,23 @@ def _from_each(made_from: Mapping[str, str], inputs: Sequence[str]) -> Iterator[
         yield from ((column, name, read) for column, read in made_from.items())
 
 
+def changed_columns(
+    former: Mapping[str, Any], new: Mapping[str, Any], inputs: Mapping[str, Changed]
+) -> Sequence[Changed]:
+    """An event that is declared as before is decoded as before, whatever events there are beside it."""
+    before, after = (events_of(Config.model_validate(dict(config))) for config in (former, new))
+    read = [columns_read(new, [name])[name] for name in inputs]
+    if any(changed is None or changed & set(names or ()) for changed, names in zip(inputs.values(), read, strict=True)):
+        return [None for _ in after]
+    return [SAME if place < len(before) and before[place] == event else None for place, event in enumerate(after)]
+
+
+def columns_read(_config: Mapping[str, Any], inputs: Sequence[str]) -> Mapping[str, Collection[str] | None]:
+    from tracelake.chain.abi.events import READ_COLUMNS
+
+    return dict.fromkeys(inputs, READ_COLUMNS)
+
+
 def reproduces(_config: Mapping[str, Any], inputs: Sequence[str]) -> bool:
     """Of several inputs, also rows beside the task's range are read: they show of which chain an input is."""
     return len(inputs) == 1
@@ -142,6 +161,8 @@ SPEC = OperatorSpec(
     output_columns=output_columns,
     output_keys=output_keys,
     column_lineage=column_lineage,
+    changed_columns=changed_columns,
+    columns_read=columns_read,
     reproduces=reproduces,
 )
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from pydantic import Field
 
 from tracelake.domain.dag.catalog import (
+    Changed,
     Columns,
     ColumnSource,
     ConfigProblem,
@@ -87,6 +88,23 @@ def canonical(config: Mapping[str, Any]) -> Mapping[str, Any]:
         return config
 
 
+def columns_read(config: Mapping[str, Any], inputs: Sequence[str]) -> Mapping[str, Collection[str] | None]:
+    from tracelake.domain.sql import columns_read as by_name
+
+    return dict.fromkeys(inputs, by_name.columns_read(checked(config["query"], inputs)))
+
+
+def changed_columns(
+    former: Mapping[str, Any], new: Mapping[str, Any], inputs: Mapping[str, Changed]
+) -> Sequence[Changed]:
+    from tracelake.domain.sql import changed_columns as by_name
+
+    if {**former, "query": ""} != {**new, "query": ""}:
+        return [None]
+    before, after = (checked(config["query"], list(inputs)) for config in (former, new))
+    return [by_name.changed_columns(before, after, inputs)]
+
+
 def reproduces(config: Mapping[str, Any], inputs: Sequence[str]) -> bool:
     """Without a clock, chance, or the name of the user who asks."""
     return checked(config["query"], inputs).lasting
@@ -103,6 +121,8 @@ SPEC = OperatorSpec(
     narrows=tables_read,
     output_columns=output_columns,
     column_lineage=column_lineage,
+    changed_columns=changed_columns,
+    columns_read=columns_read,
     makes_whole=in_full,
     reproduces=reproduces,
 )

@@ -11,7 +11,7 @@ import hashlib
 import re
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final, TypeVar
 from uuid import UUID, uuid4
@@ -36,6 +36,7 @@ from tracelake.query.checked_query import Caller, CheckedQuery, Relation
 from tracelake.query.engine import QueryEngine, QueryResult
 from tracelake.query.prune_files import narrowed
 from tracelake.query.resolve import Resolver
+from tracelake.query.while_permitted import while_permitted
 from tracelake.runtime.metrics import Metrics
 from tracelake.settings import QuerySettings
 from tracelake.wire.query_messages import (
@@ -48,6 +49,7 @@ from tracelake.wire.query_messages import (
     TaskQueryRequest,
     Verdict,
 )
+from tracelake.wire.service_user import ServiceUser
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -88,21 +90,27 @@ class QueryAnswerer:
     settings: QuerySettings
     metrics: Metrics = field(default_factory=Metrics)
 
-    async def for_user(self, subject: str, request: QueryRequest) -> tuple[QueryAnswer, pa.Table | None]:
+    async def for_user(self, user: ServiceUser, request: QueryRequest) -> tuple[QueryAnswer, pa.Table | None]:
         async def look_up(case: _Case) -> CheckedSql:
             try:
                 names = [name for name in sorted(await _off_loop(request.sql, table_names)) if NAME.fullmatch(name)]
             except InvalidSql:
-                await self._relations(case, [], user=subject)  # the caller is audited even if the text cannot be parsed
+                await self._relations(case, [], user=user)  # the caller is audited even if the text cannot be parsed
                 raise
             if len(names) > MAX_TABLES:
                 raise InvalidSql(f"the query reads more than {MAX_TABLES} tables")
             await self._relations(
-                case, [RelationRequest(name=name, as_of=request.as_of.get(name)) for name in names], user=subject
+                case, [RelationRequest(name=name, as_of=request.as_of.get(name)) for name in names], user=user
             )
             return await _off_loop(request.sql, lambda text: self._gate(text, case.relations, case.readable))
 
-        return await self._case(_Case(request), look_up)
+        case = _Case(request)
+
+        async def check() -> None:
+            if lost := case.relations.keys() - await self.resolver.readable(case.relations, user):
+                raise Forbidden(f"no right to read {', '.join(sorted(lost))}")
+
+        return await self._case(case, look_up, watched=check)
 
     async def for_task(self, claims: Claims, request: TaskQueryRequest) -> tuple[QueryAnswer, pa.Table | None]:
         views: Mapping[str, View] = claims.grants.views
@@ -130,14 +138,25 @@ class QueryAnswerer:
         case.readable = answer.readable
         if answer.user_id is not None:
             case.caller = Caller(answer.org_id, ("user", answer.user_id), user_id=answer.user_id)
+        elif case.caller is not None:
+            case.caller = replace(case.caller, priority=answer.priority)
 
     async def _case(
-        self, case: _Case, look_up: Callable[[_Case], Awaitable[CheckedSql]], claims: Claims | None = None
+        self,
+        case: _Case,
+        look_up: Callable[[_Case], Awaitable[CheckedSql]],
+        claims: Claims | None = None,
+        *,
+        watched: Callable[[], Awaitable[None]] | None = None,
     ) -> tuple[QueryAnswer, pa.Table | None]:
+        """`watched`: refuses when the caller has lost a right that the query needs."""
         verdict: Verdict = "canceled"
         code: str | None = None
         try:
-            case.result = await self._run(case, look_up, claims)
+            running = self._run(case, look_up, claims)
+            if watched is not None:
+                running = while_permitted(watched, running, self.settings.rights_seconds)
+            case.result = await running
             verdict = "answered"
         except TraceError as refusal:
             verdict, code = "refused" if isinstance(refusal, BadInput | Refused) else "failed", refusal.code

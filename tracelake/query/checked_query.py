@@ -9,6 +9,7 @@ from uuid import UUID
 
 from tracelake.domain.filter.tree import Filter
 from tracelake.domain.object_names import Folder, ObjectName
+from tracelake.domain.pressure import Priority
 from tracelake.domain.ranges import Range
 from tracelake.domain.sql.gate import CheckedSql
 from tracelake.wire.markers import ColumnEntry
@@ -84,6 +85,8 @@ class Caller:
     user_id: UUID | None = None
     task_id: UUID | None = None
     attempt: int | None = None
+    priority: Priority = Priority.NORMAL
+    """Of a task."""
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,6 @@ from typing import Final, Literal
 from tracelake.errors import QueryFailed
 from tracelake.query.checked_query import CheckedQuery
 from tracelake.query.engine import CannotRun, InProgress, QueryEngine, QueryResult, query_timeout
-from tracelake.query.sail.translate import translated
-from tracelake.query.sail.types import NotOnSail
 from tracelake.runtime.metrics import Metrics
 from tracelake.settings import QuerySettings
 
@@ -45,21 +43,12 @@ class ChosenEngine:
         return self._spark.in_progress(state) + self._sail.in_progress(state)
 
     async def _run_on_sail(self, query: CheckedQuery) -> QueryResult:
-        """What Sail cannot run, or should not because there is much of it, is refused before it starts."""
+        """What Sail should not run, because there is much of it, does not start there."""
         if query.export is not None:
             raise CannotRun("export")
         if sum(relation.cold.bytes for relation in query.relations.values() if relation.cold) > self._scan_bytes:
             raise CannotRun("large")
-        if not any(relation.hot for relation in query.relations.values()):  # else the columns are not known yet
-            _refuse_other_values(query)
         return await self._sail.run(query)
-
-
-def _refuse_other_values(query: CheckedQuery) -> None:
-    try:
-        translated(query.checked, query.relations)
-    except NotOnSail as error:
-        raise CannotRun(error.reason) from None
 
 
 def _rest_of(query: CheckedQuery, passed: float) -> CheckedQuery:

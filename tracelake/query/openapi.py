@@ -6,13 +6,13 @@ from typing import Any
 
 from tracelake.wire.openapi import answers, as_json, operation, schemas
 from tracelake.wire.query_messages import ARROW, QueryAnswer, QueryRequest, TaskQueryRequest
-from tracelake.wire.user_calls import CALLS, USER
+from tracelake.wire.user.calls import CALLS, USER
 
 VERIFY = CALLS["verify_dataset"]
 DIFF = CALLS["diff_dataset"]
 
 SECURITY = {
-    "worker": {"type": "apiKey", "in": "header", "name": "X-Trace-Worker-Token"},
+    "service": {"type": "apiKey", "in": "header", "name": "X-Trace-Worker-Token"},
     "task": {"type": "apiKey", "in": "header", "name": "X-Trace-Task-Capability"},
 }
 ERRORS = {
@@ -34,9 +34,9 @@ def document() -> dict[str, Any]:
         "info": {"title": "Trace Query", "version": "1"},
         "paths": {
             "/v1/task/query": {"post": _query("task", "task_query", TaskQueryRequest)},
-            "/v1/query": {"post": _query("worker", "query", QueryRequest) | {"parameters": [user]}},
-            f"/internal/v1{VERIFY.path}": {"get": operation(VERIFY) | {"security": [{"worker": []}]}},
-            f"/internal/v1{DIFF.path}": {"get": operation(DIFF) | {"security": [{"worker": []}]}},
+            "/v1/query": {"post": _query("service", "query", QueryRequest) | {"parameters": [user]}},
+            f"/internal/v1{VERIFY.path}": {"get": operation(VERIFY) | {"security": [{"service": []}]}},
+            f"/internal/v1{DIFF.path}": {"get": operation(DIFF) | {"security": [{"service": []}]}},
         },
         "components": {
             "schemas": schemas([TaskQueryRequest, QueryRequest, QueryAnswer, VERIFY.answer, DIFF.answer]),

@@ -33,13 +33,14 @@ from tracelake.query.sail.engine import SailEngine
 from tracelake.query.spark import QuerySpark, query_options
 from tracelake.query.spark_engine import SparkEngine
 from tracelake.query.verify.verify import DatasetVerifier
-from tracelake.runtime.listeners import Listener, bearer, listener_app, open_listeners, require_our_token
+from tracelake.runtime.listeners import Listener, listener_app, open_listeners
 from tracelake.runtime.metrics import OPENMETRICS_TEXT, Metrics
 from tracelake.runtime.process import Process, wait_for_service
-from tracelake.settings import IdentitySettings, Settings
+from tracelake.settings import Settings
 from tracelake.spark.owner import SparkOwner
 from tracelake.store.db import answers, open_pool, required
 from tracelake.wire.client import DispatcherClient, dispatcher_client
+from tracelake.wire.service_gate import DispatcherGate, guarded
 
 IN_PROGRESS: Final[tuple[InProgress, ...]] = ("running", "waiting")
 
@@ -76,9 +77,9 @@ async def serving(
 ) -> AsyncIterator[dict[str, str]]:
     """Open both listeners and yield their addresses."""
     dsn = required(settings.data.query_dsn, "data.query_dsn")
-    spent = EngineSeconds(settings.query.engine_seconds)
-    on_spark = SparkEngine(spark, objects, dsn, settings.query, metrics, spent=spent)
-    on_sail = SailEngine(settings.home / "work" / "sail", objects, dsn, settings.query, metrics, spent=spent)
+    spent, flow = EngineSeconds(settings.query.engine_seconds), settings.flow
+    on_spark = SparkEngine(spark, objects, dsn, settings.query, metrics, spent=spent, flow=flow)
+    on_sail = SailEngine(settings.home / "work" / "sail", objects, dsn, settings.query, metrics, spent=spent, flow=flow)
     await on_sail.remove_leftovers()
     engine: QueryEngine = on_spark
     if settings.query.engine != "spark":
@@ -91,19 +92,22 @@ async def serving(
     differ = DatasetDiffer(dispatcher, resolver, on_spark, audit, settings.query)
     verifier = Verifier(dispatcher.jwks, settings.tokens)
     inside = (
-        user_route(answerer, settings.identity),
+        user_route(answerer),
         verify_route(
-            DatasetVerifier(dispatcher, objects, settings.home / "work" / "verify"), dispatcher, settings.identity
+            DatasetVerifier(dispatcher, objects, settings.home / "work" / "verify"),
+            dispatcher,
+            settings.query.rights_seconds,
         ),
-        diff_route(differ, dispatcher, settings.identity),
-        openapi_route(settings.identity),
-        metrics_route(metrics, settings.identity),
+        diff_route(differ, dispatcher, settings.query.rights_seconds),
+        openapi_route(),
+        metrics_route(metrics),
     )
+    allowed = guarded("query", inside, DispatcherGate(dispatcher.service_of))
     listeners = [
         Listener(
             "query_task", settings.query.host, settings.query.task_port, query_api(pool, task_route(answerer, verifier))
         ),
-        Listener("query_internal", settings.query.host, settings.query.internal_port, query_api(pool, *inside)),
+        Listener("query_internal", settings.query.host, settings.query.internal_port, query_api(pool, *allowed)),
     ]
     comparer = ReleaseComparer(dispatcher, on_spark, settings.query)
     tasks = [asyncio.create_task(work) for work in (audit.run(), comparer.run())]
@@ -127,9 +131,9 @@ def query_api(pool: asyncpg.Pool, *more: Route) -> Starlette:
     return listener_app(more, ready)
 
 
-def metrics_route(metrics: Metrics, identity: IdentitySettings) -> Route:
+def metrics_route(metrics: Metrics) -> Route:
     async def metrics_text(request: Request) -> Response:
-        require_our_token(bearer(request), identity, "header authorization")
+        del request
         return Response(metrics.text(), media_type=OPENMETRICS_TEXT)
 
     return Route("/metrics", metrics_text, methods=["GET"])

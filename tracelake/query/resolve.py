@@ -7,7 +7,7 @@ asked for with every query.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -23,6 +23,7 @@ from tracelake.wire.client import DispatcherClient
 from tracelake.wire.markers import ColumnEntry
 from tracelake.wire.query_messages import ColdFilesAnswer, Known, RelationRequest, RelationsAnswer, RelationsRequest
 from tracelake.wire.query_messages import Relation as RelationAnswer
+from tracelake.wire.service_user import ServiceUser
 
 KEPT: Final = 2_000
 SENT: Final = 32
@@ -37,12 +38,18 @@ class Resolver:
         self._files: OrderedDict[Pin, ColdFiles] = OrderedDict()
 
     async def relations(
-        self, tables: Sequence[RelationRequest], *, user: str | None = None, **fence: Any
+        self, tables: Sequence[RelationRequest], *, user: ServiceUser | None = None, **fence: Any
     ) -> tuple[RelationsAnswer, Mapping[str, Relation]]:
         """Return the relations by name, for a user or for the fence of an attempt."""
         known = [Known(dataset_version=version, commit=commit) for version, commit in list(self._files)[-SENT:]]
         answer = await self._dispatcher.relations(RelationsRequest(tables=list(tables), known=known, **fence), user)
         return answer, {relation.name: self._relation(relation) for relation in answer.relations}
+
+    async def readable(self, names: Iterable[str], user: ServiceUser) -> set[str]:
+        """Which of these tables the user may read now."""
+        tables = [RelationRequest(name=name) for name in names]
+        answer = await self._dispatcher.relations(RelationsRequest(tables=tables, files=False), user)
+        return {relation.name for relation in answer.relations}
 
     def _relation(self, answer: RelationAnswer) -> Relation:
         cold = None if answer.cold is None else self._cold(answer.cold)

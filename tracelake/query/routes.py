@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -19,15 +18,17 @@ from tracelake.query.diff.compare import DatasetDiffer
 from tracelake.query.encode import as_arrow, as_json
 from tracelake.query.openapi import document
 from tracelake.query.verify.verify import DatasetVerifier
-from tracelake.runtime.listeners import cancel_on_disconnect, json_response, require_our_token
-from tracelake.settings import IdentitySettings
-from tracelake.wire.client import WORKER_TOKEN, DispatcherClient
+from tracelake.query.while_permitted import while_permitted
+from tracelake.runtime.listeners import cancel_on_disconnect, json_response
+from tracelake.wire.client import DispatcherClient
 from tracelake.wire.message import CAPABILITY_HEADER
 from tracelake.wire.query_messages import ARROW, QueryAnswer, QueryRequest, TaskQueryRequest
 from tracelake.wire.read_call import read_message, read_query, require_role
-from tracelake.wire.user_calls import CALLS, USER, Call, named
-from tracelake.wire.user_diff import DiffQuery
-from tracelake.wire.user_ledger import VerifyQuery
+from tracelake.wire.service_gate import named_user
+from tracelake.wire.service_user import ServiceUser
+from tracelake.wire.user.calls import CALLS, USER, Call, named
+from tracelake.wire.user.diff import DiffQuery
+from tracelake.wire.user.ledger import VerifyQuery
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -48,67 +49,63 @@ def task_route(answerer: QueryAnswerer, verifier: Verifier) -> Route:
     return Route("/v1/task/query", query, methods=["POST"])
 
 
-def user_route(answerer: QueryAnswerer, identity: IdentitySettings) -> Route:
+def user_route(answerer: QueryAnswerer) -> Route:
     async def query(request: Request) -> Response:
-        require_our_token(request.headers.get(WORKER_TOKEN), identity, f"header {WORKER_TOKEN}")
-        subject = _subject(request)
+        user = named_user(request)
         body = await read_message(request, QueryRequest)
-        return await _answered(request, answerer.for_user(subject, body))
+        return await _answered(request, answerer.for_user(user, body))
 
     return Route("/v1/query", query, methods=["POST"])
 
 
-def verify_route(verifier: DatasetVerifier, dispatcher: DispatcherClient, identity: IdentitySettings) -> Route:
+def verify_route(verifier: DatasetVerifier, dispatcher: DispatcherClient, rights_seconds: float) -> Route:
     """Verifies a page of a dataset's commits; ends when the caller hangs up."""
     call = CALLS["verify_dataset"]
 
     async def verify(request: Request) -> Response:
-        subject = await _permitted(request, call, dispatcher, identity)
+        user = await _permitted(request, call, dispatcher)
         dataset, query = named(request.path_params)["dataset"], read_query(request, call)
         if not isinstance(query, VerifyQuery):
             raise TypeError(type(query))
-        return json_response(await cancel_on_disconnect(request, verifier.verify(subject, dataset, query)))
+        work = while_permitted(
+            lambda: dispatcher.dataset(user, dataset), verifier.verify(user, dataset, query), rights_seconds
+        )
+        return json_response(await cancel_on_disconnect(request, work))
 
     return Route(f"/internal/v1{call.path}", verify, methods=[call.method])
 
 
-def diff_route(differ: DatasetDiffer, dispatcher: DispatcherClient, identity: IdentitySettings) -> Route:
+def diff_route(differ: DatasetDiffer, dispatcher: DispatcherClient, rights_seconds: float) -> Route:
     """Compares a dataset at two commits; ends when the caller hangs up."""
     call = CALLS["diff_dataset"]
 
     async def diff(request: Request) -> Response:
-        subject = await _permitted(request, call, dispatcher, identity)
+        user = await _permitted(request, call, dispatcher)
         dataset, query = named(request.path_params)["dataset"], read_query(request, call)
         if not isinstance(query, DiffQuery):
             raise TypeError(type(query))
-        return json_response(await cancel_on_disconnect(request, differ.diff(subject, dataset, query)))
+        work = while_permitted(
+            lambda: dispatcher.dataset(user, dataset), differ.diff(user, dataset, query), rights_seconds
+        )
+        return json_response(await cancel_on_disconnect(request, work))
 
     return Route(f"/internal/v1{call.path}", diff, methods=[call.method])
 
 
-async def _permitted(request: Request, call: Call, dispatcher: DispatcherClient, identity: IdentitySettings) -> str:
+async def _permitted(request: Request, call: Call, dispatcher: DispatcherClient) -> ServiceUser:
     """The user that the Gateway named, if their role allows the call."""
-    require_our_token(request.headers.get(WORKER_TOKEN), identity, f"header {WORKER_TOKEN}")
-    subject = _subject(request)
+    user = named_user(request)
     try:
-        user = await dispatcher.user(subject)
+        found = await dispatcher.user(user)
     except NotFound:
         raise Unauthenticated("the user is not known here", where=f"header {USER}") from None
-    require_role(user.role, call)
-    return subject
+    require_role(found.role, call)
+    return user
 
 
-def _subject(request: Request) -> str:
-    """The user that the Gateway named."""
-    subject = unquote(request.headers.get(USER, ""))
-    if not subject or "\0" in subject:
-        raise Unauthenticated("no user is named", where=f"header {USER}")
-    return subject
-
-
-def openapi_route(identity: IdentitySettings) -> Route:
+def openapi_route() -> Route:
     async def openapi(request: Request) -> Response:
-        require_our_token(request.headers.get(WORKER_TOKEN), identity, f"header {WORKER_TOKEN}")
+        del request
         return json_response(document())
 
     return Route("/internal/openapi.json", openapi, methods=["GET"])

@@ -1,20 +1,68 @@
-"""Limits how many queries run and wait at once, and for how long; reserves some slots for users.
+"""Limits how many queries run and wait at once, and for how long; reserves slots for users, for tasks and for new data.
 
-A backlog of tasks may send queries without a pause. It never takes the slots reserved for users, nor the places of
-waiting users: each kind has its own. Nor does one organisation take the slots of all, or the places to wait.
+A backlog of tasks may send queries without a pause, and so may users. Neither takes the slots that are reserved for the
+other, nor its places to wait: each kind has its own. Of the slots for tasks, those of `bulk` priority leave some to new
+data, and where both wait they get their share (`domain/tiers.py`). Nor does one organisation take the slots of all, or
+the places to wait; what is reserved is also reserved within it.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 from dataclasses import dataclass, field
 from typing import Literal
 from uuid import UUID
 
+from tracelake.domain.pressure import Priority
+from tracelake.domain.tiers import TierShares
 from tracelake.errors import Busy
+from tracelake.query.checked_query import Caller
+from tracelake.settings import FlowSettings, QuerySettings
 
-Kind = Literal["user", "task"]
+Kind = Literal["user", "task", "bulk"]
+"""Of a user, of a task, or of a task of `bulk` priority."""
+
+
+def kind_of(caller: Caller) -> Kind:
+    if caller.user_id is not None:
+        return "user"
+    return "bulk" if caller.priority is Priority.BULK else "task"
+
+
+@dataclass(frozen=True)
+class Reserved:
+    """How many slots the other kinds never take, but for the last one that there is."""
+
+    for_users: int = 0
+    for_tasks: int = 0
+    for_new_data: int = 0
+    """Of those that tasks may take: `bulk` ones do not."""
+    normal_share: int = 20
+    """While both wait, so many queries are begun for each one of `bulk`."""
+
+
+def reserved(query: QuerySettings, flow: FlowSettings) -> Reserved:
+    return Reserved(query.user_slots, query.task_slots, flow.reserved_slots, flow.normal_share)
+
+
+@dataclass(frozen=True)
+class _Limits:
+    """How many queries of each kind run at once."""
+
+    users: int
+    tasks: int
+    bulk: int
+
+    @classmethod
+    def of(cls, slots: int, kept: Reserved) -> _Limits:
+        tasks = max(1, slots - kept.for_users)
+        return cls(max(1, slots - kept.for_tasks), tasks, max(1, tasks - kept.for_new_data))
+
+    def allow(self, kind: Kind, running: Counter[Kind]) -> bool:
+        if kind == "user":
+            return running["user"] < self.users
+        return running["task"] + running["bulk"] < self.tasks and (kind == "task" or running["bulk"] < self.bulk)
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,21 +75,29 @@ class _Waiter:
 class Slots:
     """Belongs to one event loop.
 
-    A slot goes to the organisation that has the fewest, and within that to the first that waits, within the limit of
-    each kind.
+    A slot goes to the tier whose turn it is, of that to the organisation that has the fewest, and within that to the
+    first that waits, within the limit of each kind.
     """
 
     def __init__(
-        self, running: int, waiting: int, seconds: float, *, for_users: int = 0, per_org: int | None = None
+        self,
+        running: int,
+        waiting: int,
+        seconds: float,
+        *,
+        kept: Reserved | None = None,
+        per_org: int | None = None,
     ) -> None:
         """`waiting`: of one kind and organisation. `per_org`: how many of one organisation run at once."""
-        self._all = running
-        self._per_org = running if per_org is None else per_org
-        self._by_org: Counter[UUID | None] = Counter()
-        self._for_tasks = max(1, running - for_users)
+        kept = kept or Reserved()
+        self._all, self._limits = running, _Limits.of(running, kept)
+        self._per_org = running if per_org is None else min(per_org, running)
+        self._org_limits = _Limits.of(self._per_org, kept)
+        self._shares = TierShares(self._limits.tasks, kept.normal_share, kept.for_new_data)
         self._room = waiting
         self._seconds = seconds
         self._running: Counter[Kind] = Counter()
+        self._by_org: defaultdict[UUID | None, Counter[Kind]] = defaultdict(Counter)
         self._waiters: deque[_Waiter] = deque()
 
     @property
@@ -74,23 +130,39 @@ class Slots:
 
     def give_back(self, kind: Kind, org_id: UUID | None = None) -> None:
         self._running[kind] -= 1
-        self._by_org[org_id] -= 1
-        if not self._by_org[org_id]:
+        self._by_org[org_id][kind] -= 1
+        if not self._by_org[org_id].total():
             del self._by_org[org_id]
-        free = (waiter for waiter in self._waiters if self._is_free(waiter.kind, waiter.org_id))
-        following = min(free, key=lambda waiter: self._by_org[waiter.org_id], default=None)  # of equals, the first
-        if following is not None:
+        # Several may begin: one that waited for a place of its kind, another for one of its organisation.
+        while (following := self._next()) is not None:
             self._waiters.remove(following)
             self._give(following.kind, following.org_id)
             following.turn.set_result(None)
 
+    def _next(self) -> _Waiter | None:
+        free = [waiter for waiter in self._waiters if self._is_free(waiter.kind, waiter.org_id)]
+        if not free:
+            return None
+        wanted = self._shares.want(1, self._running["bulk"])
+        for tier, _ in wanted:
+            of_tier = [waiter for waiter in free if (waiter.kind == "bulk") == (tier is Priority.BULK)]
+            if of_tier:
+                self._shares.took(wanted, int(tier is Priority.NORMAL), int(tier is Priority.BULK))
+                return min(of_tier, key=lambda waiter: self._running_of(waiter.org_id))  # of equals, the first
+        return None
+
     def _give(self, kind: Kind, org_id: UUID | None) -> None:
         self._running[kind] += 1
-        self._by_org[org_id] += 1
+        self._by_org[org_id][kind] += 1
 
     def _is_free(self, kind: Kind, org_id: UUID | None) -> bool:
-        of_kind = kind == "user" or self._running["task"] < self._for_tasks
-        return self.running < self._all and of_kind and self._by_org[org_id] < self._per_org
+        if self.running >= self._all or self._running_of(org_id) >= self._per_org:
+            return False
+        of_org = self._by_org.get(org_id, Counter())
+        return self._limits.allow(kind, self._running) and self._org_limits.allow(kind, of_org)
+
+    def _running_of(self, org_id: UUID | None) -> int:
+        return self._by_org[org_id].total() if org_id in self._by_org else 0
 
 
 def _busy() -> Busy:

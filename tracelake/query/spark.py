@@ -90,11 +90,15 @@ class QuerySpark:
 
 
 def query_options(settings: Settings) -> SparkOptions:
-    """The Query service has a JVM of its own, never Spark Connect: plans must be checked before they run."""
+    """The Query service has a JVM of its own, never Spark Connect: plans must be checked before they run.
+
+    No cgroup limits it, and queries of all organisations share it: a lower priority keeps the cores for those on Sail.
+    """
     return replace(
         options_for(settings, "query"),
         remote=None,
         driver_memory=settings.query.driver_memory,
+        nice=0 if settings.query.engine == "spark" else settings.query.spark_nice,
         conf={
             "spark.driver.maxResultSize": f"{max(1, settings.query.max_bytes // MEGABYTE)}m",
             "spark.sql.execution.arrow.maxRecordsPerBatch": "2000",  # rows may be large, and a batch is never split

@@ -29,11 +29,11 @@ from tracelake.query.engine_seconds import EngineSeconds
 from tracelake.query.failures import spark_lost, translated_errors
 from tracelake.query.plans import planned
 from tracelake.query.sessions import Prepared, Sessions
-from tracelake.query.slots import Kind, Slots
+from tracelake.query.slots import Kind, Slots, kind_of, reserved
 from tracelake.query.spark import QuerySpark
 from tracelake.query.views import Store, views_of
 from tracelake.runtime.metrics import Metrics
-from tracelake.settings import QuerySettings
+from tracelake.settings import FlowSettings, QuerySettings
 from tracelake.spark.plan_check import checked_frame
 from tracelake.spark.tags import tagged
 
@@ -79,6 +79,7 @@ class SparkEngine:
         metrics: Metrics | None = None,
         *,
         spent: EngineSeconds | None = None,
+        flow: FlowSettings | None = None,
     ) -> None:
         self._spark = spark
         self._spent = spent or EngineSeconds(settings.engine_seconds)
@@ -92,7 +93,7 @@ class SparkEngine:
             settings.concurrency,
             settings.waiting,
             settings.wait_seconds,
-            for_users=settings.user_slots,
+            kept=reserved(settings, flow or FlowSettings()),
             per_org=settings.org_concurrency,
         )
         self._threads = ThreadPoolExecutor(settings.concurrency, "query")
@@ -138,7 +139,7 @@ class SparkEngine:
             self._again.release()
 
     async def _run(self, running: _Running) -> QueryResult:
-        kind: Kind = "user" if running.query.caller.task_id is None else "task"
+        kind = kind_of(running.query.caller)
         org_id = running.query.caller.org_id
         await self._slots.take(kind, org_id)
         try:

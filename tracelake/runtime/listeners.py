@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import hmac
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Sequence
 from contextlib import asynccontextmanager
@@ -48,7 +47,7 @@ from tracelake.runtime.http_limits import Admission, LimitedProtocol
 from tracelake.runtime.metrics import Metrics
 from tracelake.runtime.request_middleware import RequestMiddleware
 from tracelake.runtime.tls import TlsFiles, reload_if_changed, server_context
-from tracelake.settings import HttpSettings, IdentitySettings, TlsSettings
+from tracelake.settings import HttpSettings, TlsSettings
 
 log = structlog.get_logger()
 T = TypeVar("T")
@@ -197,13 +196,6 @@ def bearer(request: Request) -> str | None:
     """The token in `Authorization: Bearer`, if there is one."""
     scheme, _, token = request.headers.get("authorization", "").partition(" ")
     return token.strip() or None if scheme.lower() == "bearer" else None
-
-
-def require_our_token(shown: str | None, identity: IdentitySettings, where: str) -> None:
-    """The worker token that this process has itself: it holds no list of others."""
-    ours = identity.worker_token
-    if shown is None or ours is None or not hmac.compare_digest(shown.encode(), ours.get_secret_value().encode()):
-        raise Unauthenticated("this API needs a worker token", where=where)
 
 
 async def cancel_on_disconnect(request: Request, work: Coroutine[Any, Any, T]) -> T:

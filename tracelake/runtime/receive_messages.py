@@ -34,10 +34,10 @@ class FreeSlots:
             await sleep_unless(self._freed, STOP_CHECK_SECONDS)
         return 0 if stop.is_set() else self.free
 
-    async def wait_for_change(self) -> None:
-        """Waits until another slot is free."""
+    def next_freed(self) -> asyncio.Event:
+        """An event that is set when another slot becomes free."""
         self._freed.clear()
-        await self._freed.wait()
+        return self._freed
 
     def take_for(self, task: asyncio.Task[Any]) -> None:
         """Takes a slot until the task has ended."""
@@ -56,7 +56,7 @@ class Ask:
     queues: Mapping[str, int]
     most: int
     again_when_freed: bool = False
-    """More could be received as soon as another slot is free: then a call that waits is made anew."""
+    """More could be received as soon as another slot is free: then a call that still waits is made anew."""
 
 
 async def receive_messages(
@@ -76,15 +76,15 @@ async def receive_messages(
 async def _receive(
     queue: Queue, slots: FreeSlots, stop: asyncio.Event, ask: Ask, visibility: timedelta
 ) -> Sequence[Delivery]:
-    receiving = asyncio.create_task(queue.receive(ask.queues, max_messages=ask.most, visibility=visibility, wait=WAIT))
-    enders: list[asyncio.Task[Any]] = [asyncio.create_task(stop.wait())]
-    if ask.again_when_freed:
-        enders.append(asyncio.create_task(slots.wait_for_change()))
+    # A slot that is freed must not cancel the call: each message that it was about to return would count as delivered,
+    # and where tasks are short, a slot is freed during every call.
+    freed = slots.next_freed() if ask.again_when_freed else None
+    call = queue.receive(ask.queues, max_messages=ask.most, visibility=visibility, wait=WAIT, end_wait=freed)
+    receiving, stopped = asyncio.create_task(call), asyncio.create_task(stop.wait())
     try:
-        await asyncio.wait({receiving, *enders}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({receiving, stopped}, return_when=asyncio.FIRST_COMPLETED)
     finally:
-        for ender in enders:
-            ender.cancel()
+        stopped.cancel()
         receiving.cancel()  # unless it is done; what it was about to return is delivered again
         await asyncio.wait({receiving})
     if receiving.cancelled():

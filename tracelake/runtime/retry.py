@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Collection, Iterator
 from contextlib import suppress
 from itertools import count
 from typing import TypeVar
@@ -72,3 +72,13 @@ async def sleep_unless(stop: asyncio.Event, seconds: float) -> bool:
         async with asyncio.timeout(seconds):
             await stop.wait()
     return stop.is_set()
+
+
+async def sleep_unless_any(events: Collection[asyncio.Event], seconds: float) -> None:
+    """Sleeps; ends early when one of the events is set."""
+    waits = [asyncio.create_task(event.wait()) for event in events]
+    try:
+        await asyncio.wait(waits, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for wait in waits:
+            wait.cancel()

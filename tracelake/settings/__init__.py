@@ -44,7 +44,7 @@ from tracelake.settings.root import (
     shown,
 )
 from tracelake.settings.rpc_pools import RpcPoolSettings
-from tracelake.settings.runtimes import RUNTIMES, OperatorSettings, RuntimeSettings
+from tracelake.settings.runtimes import RUNTIMES, SANDBOXES, OperatorSettings, RuntimeSettings
 from tracelake.settings.storage import BundleSettings, CredentialSettings, ObjectSettings
 from tracelake.settings.telemetry import LogSettings, MetricsSettings, TracingSettings
 from tracelake.settings.udf import UdfSettings
@@ -52,6 +52,7 @@ from tracelake.settings.udf import UdfSettings
 __all__ = [
     "ANY_NAME",
     "RUNTIMES",
+    "SANDBOXES",
     "BundleSettings",
     "ClientSettings",
     "CredentialSettings",

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Self
+from typing import Literal, Self
 
 from pydantic import SecretStr, model_validator
 
-from tracelake.settings.base import Group, setting
+from tracelake.settings.base import URL, Group, setting
 
 
 class TlsSettings(Group):
@@ -38,7 +38,14 @@ class EndpointSettings(Group):
 class IdentitySettings(Group):
     """The identity of a process, and the issuer that the Gateway trusts."""
 
-    worker_token: SecretStr | None = setting(None, "What a trusted process sends to the internal APIs.")
+    service_token: SecretStr | None = setting(
+        None, "The token of this process for internal APIs, from `trace service-token create`."
+    )
+    service_token_file: Path | None = setting(
+        None,
+        "The file with that token, instead; a changed file is read within a second, without a restart.",
+        unit="file",
+    )
     user_issuer: str = setting("trace-local", "The `iss` that a user's token must carry.")
     user_audience: str = setting("trace", "The `aud` that a user's token must carry.")
     user_public_key: str | None = setting(
@@ -54,6 +61,12 @@ class IdentitySettings(Group):
         pattern=r"^https://",
     )
 
+    @model_validator(mode="after")
+    def _one_token(self) -> Self:
+        if self.service_token is not None and self.service_token_file is not None:
+            raise ValueError("service_token and service_token_file are both set: only one of them is used")
+        return self
+
 
 class ClientSettings(Group):
     """Which system the command line calls. Unset, or with `--home`: the one in the home folder."""
@@ -67,6 +80,17 @@ class ClientSettings(Group):
 
 class TokenSettings(Group):
     """Capability tokens of tasks: the keys that sign them, and how verifiers keep up with the keys."""
+
+    signer: Literal["pem", "kms"] = setting(
+        "pem", "Which keys sign: those of PEM files, or those of KMS, with credentials by AWS's own chain."
+    )
+    kms_region: str = setting("us-east-1", "The region of the keys in KMS.", pattern=r"^[a-z0-9-]+$")
+    kms_endpoint: str | None = setting(None, "The server of KMS; unset: AWS.", unit="URL", pattern=URL)
+    kms_alias_prefix: str = setting(
+        "alias/trace-task-",
+        "Keys of KMS with an alias that begins so sign; a key of yours is added by such an alias.",
+        pattern=r"^alias/[A-Za-z0-9/_-]{1,200}$",
+    )
 
     issuer: str = setting(
         "trace-dispatcher", "The `iss` of every capability; a token of another deployment is refused by it."
@@ -96,4 +120,15 @@ class TokenSettings(Group):
     def _overlap_outlasts_caches(self) -> Self:
         if self.overlap_seconds < 2 * self.refresh_floor_seconds:
             raise ValueError("overlap_seconds must be at least twice refresh_floor_seconds")
+        return self
+
+    @model_validator(mode="after")
+    def _of_one_signer(self) -> Self:
+        if self.signer == "kms" and self.key_folder is not None:
+            raise ValueError("key_folder belongs to the signer pem; the signer is kms")
+        defaults = type(self).model_fields
+        names = ("kms_region", "kms_endpoint", "kms_alias_prefix")
+        given = [name for name in names if getattr(self, name) != defaults[name].default]
+        if self.signer == "pem" and given:
+            raise ValueError(f"{given[0]} belongs to the signer kms; the signer is pem")
         return self

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from pydantic import BaseModel, ConfigDict, Field
+
+URL: Final = r"^https?://"
 
 
 def setting(default: Any, why: str, *, unit: str | None = None, **limits: Any) -> Any:

@@ -36,18 +36,35 @@ class QuerySettings(Group):
     org_concurrency: int = setting(3, "How many of those may be of one organisation.", unit="count", ge=1, le=64)
     user_slots: int = setting(
         1,
-        "How many of those are kept for users' queries: tasks never take them, but for the last one there is.",
+        "How many of those are kept for users' queries, of all and of one organisation: tasks never take them, but for"
+        " the last one there is.",
+        unit="count",
+        ge=0,
+        le=63,
+    )
+    task_slots: int = setting(
+        1,
+        "The same for tasks' queries: users never take them. Of what tasks may take, those of `bulk` priority leave"
+        " `flow.reserved_slots` to others.",
         unit="count",
         ge=0,
         le=63,
     )
     waiting: int = setting(
         32,
-        "Queries of an organisation's users that may wait for their turn, and as many of its tasks; one more is refused"
-        " as busy.",
+        "Queries of an organisation's users that may wait for their turn, as many of its tasks, and as many of its"
+        " `bulk` tasks; one more is refused as busy.",
         unit="count",
         ge=0,
         le=10_000,
+    )
+    rights_seconds: float = setting(
+        2.0,
+        "How often the rights of a user are checked while a query, comparison or verification of theirs runs; it ends"
+        " when one was taken away.",
+        unit="s",
+        gt=0,
+        le=60,
     )
     engine_seconds: float = setting(
         0.0,
@@ -91,6 +108,14 @@ class QuerySettings(Group):
         "What runs queries. `auto`: Sail runs those of which it is known to give the same rows, Spark the others, and"
         " all of them where there is no sandbox for Sail. `spark`: Spark runs all. `sail`: what Sail does not run is"
         " refused.",
+    )
+    spark_nice: int = setting(
+        3,
+        "By how much the priority of its Spark is lower than its own (`nice`), so that large queries do not slow those"
+        " on Sail. 0 where `engine` is `spark`.",
+        unit="count",
+        ge=0,
+        le=19,
     )
     sail_memory_mb: int = setting(
         512, "Memory of one organisation's Sail; one that takes more is ended.", unit="MiB", ge=256, le=65536

@@ -97,8 +97,8 @@ class FlowSettings(Group):
     )
     reserved_slots: int = setting(
         1,
-        "So many slots of every worker, and places for functions, are never taken by tasks of `bulk` priority; but"
-        " `bulk` may always have one.",
+        "So many slots of every worker, places for functions, and slots for tasks' queries are never taken by tasks of"
+        " `bulk` priority; but `bulk` may always have one.",
         unit="count",
         ge=0,
         le=512,

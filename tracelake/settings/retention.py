@@ -35,6 +35,13 @@ class RetentionSettings(Group):
         le=36500,
     )
     pauses_days: int = setting(90, "How long pauses that ended are kept.", unit="days", ge=0, le=36500)
+    audit_days: int = setting(
+        400,
+        "How long entries of the audit are kept; the hash of the last one that was deleted stays.",
+        unit="days",
+        ge=0,
+        le=36500,
+    )
     exports_days: int = setting(
         30,
         "How long users' exports are kept; an export whose audit row is deleted before stays.",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal, Self
+from typing import Final, Literal, Self
 
 from pydantic import model_validator
 
@@ -79,10 +79,13 @@ class OperatorSettings(Group):
     )
 
 
+SANDBOXES: Final = "ecs_udf"
+"""The runtime whose tasks the runner claims."""
+
 RUNTIMES: Mapping[str, RuntimeSettings] = {
     "dispatcher": RuntimeSettings(invoker="in_process"),
     "ecs_platform": RuntimeSettings(queue="tasks-ecs_platform"),
-    "ecs_udf": RuntimeSettings(queue="tasks-ecs_udf", untrusted=True),
+    SANDBOXES: RuntimeSettings(queue="tasks-ecs_udf", untrusted=True),
     # The Dispatcher keeps the leases of functions itself, every few seconds: a dead one is noticed soon.
     "lambda": RuntimeSettings(
         invoker="function", untrusted=True, heartbeat_timeout_seconds=30, heartbeat_interval_seconds=10

@@ -8,6 +8,7 @@ from datetime import timedelta
 from typing import Final
 
 from tracelake.data.buffered.stage_batches import BatchLimits
+from tracelake.domain.tiers import BUFFER_QUEUE
 from tracelake.ports import ObjectStore, Queue
 from tracelake.runtime.background import in_background
 from tracelake.runtime.process import Process, wait_for_service
@@ -20,8 +21,6 @@ from tracelake.spark.owner import SparkOwner, options_for
 from tracelake.store.db import answers, open_pool, required
 from tracelake.wire.client import dispatcher_client
 
-BUFFER_QUEUE = "buffer"
-"""As the Dispatcher calls it."""
 QUICK: Final = {
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.codegen.wholeStage": "false",

@@ -120,6 +120,8 @@ class SparkOptions:
     conf: Mapping[str, str] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict)
     """More variables for the JVM and the Python workers, which do not inherit ours."""
+    nice: int = 0
+    """By how much the priority of the JVM and of its Python workers is lower than ours."""
     killed_when_orphaned: bool = False
     """The kernel kills the JVM when the thread that started it ends: it must be the main thread."""
 

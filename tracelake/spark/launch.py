@@ -16,6 +16,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -25,6 +26,8 @@ from tracelake.spark.configuration import SparkOptions, spark_home
 JARS: Final = "jars"
 """The link in a JVM's working directory."""
 ASK_SECONDS: Final = 60
+LOWEST: Final = 19
+"""The lowest priority that the kernel has."""
 
 TIE: Final = """
 import ctypes, os, signal, sys
@@ -40,7 +43,7 @@ def launch(options: SparkOptions, environment: Mapping[str, str], folder: Path) 
     if options.killed_when_orphaned and sys.platform == "linux":
         argv = [sys.executable, "-I", "-S", "-c", TIE, str(os.getpid()), *argv]
     try:
-        return subprocess.Popen(
+        jvm = subprocess.Popen(
             argv,
             stdin=subprocess.PIPE,  # held open until this process ends, which ends the JVM that reads it
             stdout=sys.__stderr__.fileno() if sys.__stderr__ else subprocess.DEVNULL,
@@ -50,6 +53,15 @@ def launch(options: SparkOptions, environment: Mapping[str, str], folder: Path) 
         )
     except OSError as error:
         raise SetupError(f"Spark's Java does not start: {error.strerror}", where=argv[0]) from error
+    if options.nice:
+        _lower_priority(jvm.pid, options.nice)
+    return jvm
+
+
+def _lower_priority(group: int, by: int) -> None:
+    """Of all threads in the group; those that they start later, and the Python workers, inherit it."""
+    with suppress(ProcessLookupError):  # it has ended already, which its caller notices
+        os.setpriority(os.PRIO_PGRP, group, min(LOWEST, os.getpriority(os.PRIO_PROCESS, 0) + by))
 
 
 def end(jvm: subprocess.Popen[bytes], seconds: float) -> None:

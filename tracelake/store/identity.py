@@ -1,8 +1,7 @@
-"""Finds users by the subject of their token, and checks worker tokens by their hash."""
+"""Finds users by the subject of their token."""
 
 from __future__ import annotations
 
-import hashlib
 import hmac
 from typing import Literal
 from uuid import UUID
@@ -44,15 +43,3 @@ async def find_user_token(pool: asyncpg.Pool, token_hash: bytes) -> UUID | None:
     await pool.execute(sql["mark_used"], found["id"])
     token: UUID = found["id"]
     return token
-
-
-async def is_worker_token(pool: asyncpg.Pool, token: str) -> bool:
-    """The index finds the hash; the final comparison takes constant time."""
-    hashed = hash_token(token)
-    known = await pool.fetchval(queries("identity")["find_worker_token"], hashed)
-    return known is not None and hmac.compare_digest(known, hashed)
-
-
-def hash_token(token: str) -> bytes:
-    """Tokens are 256 random bits, so a plain hash is enough; without a salt, it can be looked up."""
-    return hashlib.sha256(token.encode()).digest()

@@ -1,10 +1,9 @@
 """Migrates a database to the schema that this code expects, and checks that it has it.
 
-The schema is plain SQL in `migrations/{state,data,queue}`, forward only. yoyo reads, splits and runs the files. Added
-here:
+The schema is plain SQL in `migrations/{state,data,queue}`, forward only. Postgres itself reads each file, as one query:
 
 - A migration and its record are one transaction, so a crash between the two cannot leave a database in between.
-- Concurrent migrations wait for a Postgres advisory lock, which ends with its session; yoyo's own lock is a row.
+- Concurrent migrations wait for a Postgres advisory lock, which ends with its session.
 - The SHA-256 of every applied file is stored, so that a file that changed afterwards is found.
 - A database that is newer than the code is refused.
 
@@ -13,18 +12,14 @@ The records have a schema of their own, `trace_migrations`, so that no grant on 
 
 from __future__ import annotations
 
-import glob
 import hashlib
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, Literal
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
-from yoyo import read_migrations  # type: ignore[import-untyped]
-from yoyo.backends.core.postgresql import PostgresqlPsycopgBackend  # type: ignore[import-untyped]
-from yoyo.connections import DatabaseURI  # type: ignore[import-untyped]
 
 from tracelake.errors import DatabaseUnavailable, SchemaMismatch, SettingsError
 
@@ -39,14 +34,13 @@ CONNECT_TIMEOUT_SECONDS: Final = 10
 
 def migrate(dsn: str, database: Database) -> list[str]:
     """Applies pending migrations in the order of their file names, and returns their names."""
-    with refusals(dsn, database), _backend(dsn) as backend:
-        backend.lock_records()
-        files, applied = _files(database), _applied(backend.connection)
+    with refusals(dsn, database), connect(dsn) as connection:
+        _lock_records(connection)
+        files, applied = _files(database), _applied(connection)
         _refuse_unknown_or_changed(files, applied, database)
         missing = [name for name in files if name not in applied]
-        for migration in read_migrations(glob.escape(str(MIGRATIONS / database))):
-            if migration.id in missing:
-                _apply(backend, migration, files[migration.id], database)
+        for name in missing:
+            _apply(connection, name, files[name], database)
         return missing
 
 
@@ -121,44 +115,18 @@ def connect(dsn: str, database: str | None = None) -> psycopg.Connection[Any]:
     return psycopg.connect(make_conninfo("", **parts), autocommit=True)
 
 
-class _Backend(PostgresqlPsycopgBackend):  # type: ignore[misc]
-    """yoyo's backend with the changes that the module's docstring lists."""
-
-    def lock_records(self) -> None:
-        """Locks the records until this connection ends, and creates them if they are missing."""
-        self.connection.execute(f"SET lock_timeout = '{LOCK_WAIT_SECONDS}s'")
-        self.connection.execute("SELECT pg_advisory_lock(%s)", (LOCK,))
-        self.connection.execute("SET lock_timeout = 0")
-        self.connection.execute(f"CREATE SCHEMA IF NOT EXISTS {RECORDS}")
-        self.connection.execute(f"""
-            CREATE TABLE IF NOT EXISTS {RECORDS}.applied (
-                id text PRIMARY KEY,
-                sha256 text NOT NULL,
-                applied_at timestamptz NOT NULL DEFAULT now()
-            )""")
-        self.ensure_internal_schema_updated()
-
-    def lock(self, timeout: float = 0) -> AbstractContextManager[None]:
-        """A row would outlive a killed holder; `lock_records` has taken a lock that does not."""
-        del timeout
-        return nullcontext()
-
-    def log_migration(self, migration: Any, operation: str) -> None:
-        """Nothing: `applied` has the time, and yoyo's log would look up the machine's name, which can take seconds."""
-
-    def apply_and_record(self, migration: Any, sha256: str) -> None:
-        with self.transaction():
-            self.connection.execute("SET LOCAL search_path TO public")
-            migration.process_steps(self, "apply")
-            self.connection.execute(f"SET LOCAL search_path TO {RECORDS}")
-            self.mark_one(migration, log=False)
-            self.connection.execute("INSERT INTO applied (id, sha256) VALUES (%s, %s)", (migration.id, sha256))
-
-
-def _backend(dsn: str) -> _Backend:
-    parts = {"connect_timeout": CONNECT_TIMEOUT_SECONDS, **parameters(dsn), "schema": RECORDS}
-    uri = DatabaseURI("postgresql+psycopg", None, None, None, None, parts.pop("dbname", None), parts)
-    return _Backend(uri, "_yoyo_migration")
+def _lock_records(connection: psycopg.Connection[Any]) -> None:
+    """Locks the records until this connection ends, and creates them if they are missing."""
+    connection.execute(f"SET lock_timeout = '{LOCK_WAIT_SECONDS}s'")
+    connection.execute("SELECT pg_advisory_lock(%s)", (LOCK,))
+    connection.execute("SET lock_timeout = 0")
+    connection.execute(f"CREATE SCHEMA IF NOT EXISTS {RECORDS}")
+    connection.execute(f"""
+        CREATE TABLE IF NOT EXISTS {RECORDS}.applied (
+            id text PRIMARY KEY,
+            sha256 text NOT NULL,
+            applied_at timestamptz NOT NULL DEFAULT now()
+        )""")
 
 
 def _files(database: Database) -> dict[str, str]:
@@ -192,17 +160,25 @@ def _refuse_unknown_or_changed(files: dict[str, str], applied: dict[str, str], d
         )
 
 
-def _apply(backend: _Backend, migration: Any, sha256: str, database: Database) -> None:
+def _apply(connection: psycopg.Connection[Any], name: str, sha256: str, database: Database) -> None:
     try:
-        backend.apply_and_record(migration, sha256)
+        _run_and_record(connection, name, sha256, database)
     except psycopg.OperationalError:
         raise
     except psycopg.Error as wrong:
         raise SchemaMismatch(
-            f"migration {migration.id} of the {database} database failed: {_sentence(wrong)}",
-            where=migration.id,
+            f"migration {name} of the {database} database failed: {_sentence(wrong)}",
+            where=name,
             hint="it was rolled back; the migrations before it were applied",
         ) from None
+
+
+def _run_and_record(connection: psycopg.Connection[Any], name: str, sha256: str, database: Database) -> None:
+    statements = (MIGRATIONS / database / f"{name}.sql").read_bytes()
+    with connection.transaction():
+        connection.execute("SET LOCAL search_path TO public")
+        connection.execute(statements)
+        connection.execute(f"INSERT INTO {RECORDS}.applied (id, sha256) VALUES (%s, %s)", (name, sha256))  # noqa: S608
 
 
 def _named(names: list[str]) -> str:

@@ -67,6 +67,14 @@ def ensure_roles(admin_dsn: str, instance: Instance, passwords: Mapping[str, str
                 connection.execute((SQL / f"roles_{database}.sql").read_bytes())
 
 
+def ensure_role_names(admin_dsn: str, instance: Instance) -> None:
+    """Creates the instance's roles without login or rights, to own what is loaded; `ensure_roles` does the rest."""
+    with refusals(admin_dsn, instance), _locked(admin_dsn) as admin:
+        for role in ROLES[instance]:
+            if not admin.execute("SELECT FROM pg_roles WHERE rolname = %s", (role,)).rowcount:
+                admin.execute(sql.SQL("CREATE ROLE {}").format(sql.Identifier(role)))
+
+
 def _create_database(name: str) -> sql.Composed:
     # The built-in locale sorts the same on every machine; that of a library changes with the system.
     options = "TEMPLATE template0 ENCODING 'UTF8' LOCALE_PROVIDER builtin BUILTIN_LOCALE 'C.UTF-8'"

@@ -31,8 +31,14 @@ LAST_TOKEN: Final = timedelta(seconds=LONGEST_LIFE_SECONDS) + LAG
 
 
 async def published(pool: asyncpg.Pool) -> dict[str, Any]:
-    """The JWKS document, the same from every replica."""
-    return {"keys": [jwk for (jwk,) in await pool.fetch(queries("signing_keys")["list_published"])]}
+    """The JWKS document, the same from every replica, with the epoch of the tokens that are valid."""
+    keys = [jwk for (jwk,) in await pool.fetch(queries("signing_keys")["list_published"])]
+    return {"keys": keys, "epoch": await current_epoch(pool)}
+
+
+async def current_epoch(pool: asyncpg.Pool) -> int:
+    """How often the system was restored from a backup."""
+    return int(await pool.fetchval(queries("signing_keys")["current_epoch"]))
 
 
 async def maintain_keys(pool: asyncpg.Pool, signer: Signer, tokens: TokenSettings) -> KeyPlan:

@@ -50,6 +50,8 @@ from tracelake.udf.sandbox_host import SandboxContext, open_sandbox_host
 from tracelake.wire.client import DispatcherClient, TaskClient, dispatcher_client, task_client
 from tracelake.wire.identity_messages import SessionCredentials
 from tracelake.wire.read_call import read_message
+from tracelake.wire.service_calls import DISPATCHER
+from tracelake.wire.service_gate import ServiceCaller, guarded
 from tracelake.wire.task_messages import Invocation
 
 log = structlog.get_logger()
@@ -174,7 +176,6 @@ def runner_api(functions: Functions | Refusing, settings: UdfSettings) -> Listen
         return
 
     async def invoke(request: Request) -> Response:
-        _require_token(request, settings)
         invocation = await read_message(request, Invocation, MOST_BYTES)
         try:
             ended = await cancel_on_disconnect(request, functions.run(invocation))
@@ -185,21 +186,28 @@ def runner_api(functions: Functions | Refusing, settings: UdfSettings) -> Listen
         return Response(ended, media_type=JSON)
 
     async def places(request: Request) -> Response:
-        _require_token(request, settings)
+        del request
         return json_response(functions.places())
 
     routes = [Route(PATH, invoke, methods=["POST"]), Route(PLACES, places, methods=["GET"])]
-    app = listener_app(routes, ready)
+    app = listener_app(guarded("runner", routes, InvokeGate(settings)), ready)
     return Listener("runner", settings.host, settings.port, app)
 
 
 JSON: Final = "application/json"
 
 
-def _require_token(request: Request, settings: UdfSettings) -> None:
-    ours, shown = settings.invoke_token, bearer(request)
-    if ours is None or shown is None or not hmac.compare_digest(shown.encode(), ours.get_secret_value().encode()):
-        raise Unauthenticated("the Dispatcher's token is required", where="header authorization")
+class InvokeGate:
+    """The Dispatcher is known by a secret that only it and this process have."""
+
+    def __init__(self, settings: UdfSettings) -> None:
+        self._token = settings.invoke_token
+
+    async def caller(self, request: Request) -> ServiceCaller:
+        ours, shown = self._token, bearer(request)
+        if ours is None or shown is None or not hmac.compare_digest(shown.encode(), ours.get_secret_value().encode()):
+            raise Unauthenticated("the Dispatcher's token is required", where="header authorization")
+        return ServiceCaller(DISPATCHER)
 
 
 def _folder(settings: Settings) -> Path:

@@ -10,7 +10,7 @@ from uuid import UUID
 from msgspec import UNSET, Meta, UnsetType
 
 from tracelake.wire.message import Message
-from tracelake.wire.user_fields import Limit, Name
+from tracelake.wire.user.fields import Limit, Name
 
 MAX_TARGETS = 1_000
 MOST_CHANNELS = 20

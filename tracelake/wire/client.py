@@ -12,6 +12,7 @@ from uuid import UUID
 import httpx
 import msgspec
 
+from tracelake.domain.service_tokens import Listener
 from tracelake.errors import (
     NotFound,
     Refused,
@@ -43,6 +44,8 @@ from tracelake.wire.comparison_messages import ComparisonHeld, ComparisonReport,
 from tracelake.wire.identity_messages import (
     CredentialsAnswer,
     CredentialsRequest,
+    ServiceTokenAnswer,
+    ServiceTokenCheck,
     UserAnswer,
     UserTokenAnswer,
     UserTokenRequest,
@@ -62,6 +65,8 @@ from tracelake.wire.output_messages import (
 from tracelake.wire.query_messages import AuditAnswer, AuditRequest, AuditRow, RelationsAnswer, RelationsRequest
 from tracelake.wire.rpc_share_messages import RpcSharesAnswer, RpcSharesRequest
 from tracelake.wire.send_call import error_of, message_of, refusal_of, send_body, send_call
+from tracelake.wire.service_token import ServiceToken
+from tracelake.wire.service_user import SERVICE_TOKEN, ServiceUser
 from tracelake.wire.source_messages import (
     CHANGES_SECONDS,
     ChangesAnswer,
@@ -86,12 +91,10 @@ from tracelake.wire.task_messages import (
     StopsAnswer,
     WorkerLoadAnswer,
 )
-from tracelake.wire.user_calls import USER
-from tracelake.wire.user_datasets import DatasetDetail
-from tracelake.wire.user_ledger import LedgerPage, LedgerQuery
-from tracelake.wire.user_releases import ReleaseDetail
+from tracelake.wire.user.datasets import DatasetDetail
+from tracelake.wire.user.ledger import LedgerPage, LedgerQuery
+from tracelake.wire.user.releases import ReleaseDetail
 
-WORKER_TOKEN = "X-Trace-Worker-Token"  # noqa: S105 - a header's name
 CLAIM_BATCH_ANSWER = msgspec.json.Decoder(ClaimBatchAnswer)
 CREDENTIALS_ANSWER: msgspec.json.Decoder[CredentialsAnswer] = msgspec.json.Decoder(CredentialsAnswer)
 CONNECTIONS = 100
@@ -106,35 +109,39 @@ class DispatcherClient:
         """Raise ServiceUnavailable unless the Dispatcher and its database answer."""
         await self._get("/readyz")
 
-    async def user(self, external_id: str) -> UserAnswer:
-        answer = await self._get("/internal/user", external_id=external_id)
+    async def user(self, user: ServiceUser) -> UserAnswer:
+        answer = await self._get("/internal/user", headers=user.headers, external_id=user.subject)
         return msgspec.json.decode(answer.content, type=UserAnswer)
+
+    async def service_of(self, token_hash: bytes) -> str:
+        """The service whose token has this hash at the listener of this process; NotFound unless it holds."""
+        request = ServiceTokenCheck(token_hash=token_hash.hex())
+        return (await send_call(self.http, "/internal/service-token", request, ServiceTokenAnswer, {})).service
 
     async def user_token(self, token_hash: bytes) -> UUID:
         """The id of the personal access token with this hash; NotFound unless it holds."""
         request = UserTokenRequest(token_hash=token_hash.hex())
         return (await send_call(self.http, "/internal/user-token", request, UserTokenAnswer, {})).token_id
 
-    async def relations(self, request: RelationsRequest, user: str | None = None) -> RelationsAnswer:
+    async def relations(self, request: RelationsRequest, user: ServiceUser | None = None) -> RelationsAnswer:
         """Where the rows of a query are stored, for this user, or for the attempt that the request names."""
-        headers = {USER: quote(user, safe="")} if user is not None else {}
+        headers = user.headers if user is not None else {}
         return await send_call(self.http, "/internal/query/relations", request, RelationsAnswer, headers)
 
-    async def ledger(self, user: str, dataset: str, query: LedgerQuery) -> LedgerPage:
+    async def ledger(self, user: ServiceUser, dataset: str, query: LedgerQuery) -> LedgerPage:
         """A page of the ledger of a dataset, if this user may see it."""
         path = f"/datasets/{quote(dataset, safe='')}/ledger"
         answer = await self._get_as(user, path, after=query.after, limit=query.limit)
         return msgspec.json.decode(answer.content, type=LedgerPage)
 
-    async def dataset(self, user: str, dataset: str) -> DatasetDetail:
+    async def dataset(self, user: ServiceUser, dataset: str) -> DatasetDetail:
         """A dataset by name or uuid, if this user may see it."""
         answer = await self._get_as(user, f"/datasets/{quote(dataset, safe='')}")
         return msgspec.json.decode(answer.content, type=DatasetDetail)
 
-    async def _get_as(self, user: str, path: str, **query: int) -> httpx.Response:
+    async def _get_as(self, user: ServiceUser, path: str, **query: int) -> httpx.Response:
         try:
-            headers = {USER: quote(user, safe="")}
-            answer = await self.http.get(f"/internal/v1{path}", params=query, headers=headers)
+            answer = await self.http.get(f"/internal/v1{path}", params=query, headers=user.headers)
         except httpx.HTTPError as away:
             raise ServiceUnavailable(f"the Dispatcher does not answer: {away or type(away).__name__}") from None
         if answer.is_error:
@@ -145,7 +152,7 @@ class DispatcherClient:
         request = AuditRequest(rows=list(rows))
         return await send_call(self.http, "/internal/query/audit", request, AuditAnswer)
 
-    async def release(self, user: str, release: UUID) -> ReleaseDetail:
+    async def release(self, user: ServiceUser, release: UUID) -> ReleaseDetail:
         answer = await self._get_as(user, f"/releases/{release}")
         return msgspec.json.decode(answer.content, type=ReleaseDetail)
 
@@ -226,10 +233,12 @@ class DispatcherClient:
         request = FailuresRequest(task_ids=list(task_ids))
         return (await send_call(self.http, "/internal/alerts/failures", request, FailuresAnswer)).alerts
 
-    async def _get(self, path: str, *, wait: float | None = None, **parameters: str) -> httpx.Response:
+    async def _get(
+        self, path: str, *, wait: float | None = None, headers: Mapping[str, str] | None = None, **parameters: str
+    ) -> httpx.Response:
         timeout = self.http.timeout if wait is None else httpx.Timeout(wait, connect=5)
         try:
-            answer = await self.http.get(path, params=parameters, timeout=timeout)
+            answer = await self.http.get(path, params=parameters, timeout=timeout, headers=headers)
         except httpx.HTTPError as away:
             raise ServiceUnavailable(f"the Dispatcher does not answer: {away or type(away).__name__}") from None
         if answer.status_code == httpx.codes.NOT_FOUND:
@@ -312,7 +321,7 @@ async def task_client(settings: Settings) -> AsyncIterator[TaskClient]:
 
 @asynccontextmanager
 async def dispatcher_client(settings: Settings) -> AsyncIterator[DispatcherClient]:
-    async with service_client(settings, settings.endpoints.dispatcher_internal) as http:
+    async with service_client(settings, settings.endpoints.dispatcher_internal, "dispatcher") as http:
         if http is None:
             missing = "endpoints.dispatcher_internal"
             raise SettingsError(f"{missing} is not set", where=missing, hint="`trace up` fills it in")
@@ -321,21 +330,22 @@ async def dispatcher_client(settings: Settings) -> AsyncIterator[DispatcherClien
 
 @asynccontextmanager
 async def service_client(
-    settings: Settings, url: str | None, seconds: float = 10
+    settings: Settings, url: str | None, listener: Listener, seconds: float = 10
 ) -> AsyncIterator[httpx.AsyncClient | None]:
-    """Calls to an internal listener, with the worker token; None if this system runs without it."""
+    """Calls to an internal listener, with the token of this process; None if this system runs without it."""
     if url is None:
         yield None
         return
-    token = settings.identity.worker_token
-    if token is None:
-        missing = "identity.worker_token"
-        raise SettingsError(f"{missing} is not set", where=missing, hint="`trace up` fills it in")
+    token = ServiceToken(settings.identity)
+
+    async def show_token(request: httpx.Request) -> None:
+        request.headers[SERVICE_TOKEN] = token.for_listener(listener)
+
     # Kept open, as many as there may be: a TLS handshake costs more than most calls.
     limits = httpx.Limits(max_connections=CONNECTIONS, max_keepalive_connections=CONNECTIONS)
     async with AsyncClient(
         base_url=url,
-        headers={WORKER_TOKEN: token.get_secret_value()},
+        event_hooks={"request": [show_token]},
         verify=client_context(settings.tls.ca),
         timeout=httpx.Timeout(seconds, connect=10),
         limits=limits,

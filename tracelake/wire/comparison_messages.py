@@ -6,7 +6,7 @@ from uuid import UUID
 
 from tracelake.wire.message import LongText, Message, Number
 from tracelake.wire.query_messages import ColdFilesAnswer
-from tracelake.wire.user_releases import ReleaseDiff
+from tracelake.wire.user.releases import ReleaseDiff
 
 
 class ComparisonWork(Message, frozen=True):

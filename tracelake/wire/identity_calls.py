@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 from tracelake.wire.call import Call
-from tracelake.wire.user_identity import (
+from tracelake.wire.user.audit import AuditList, AuditQuery, AuditVerified
+from tracelake.wire.user.identity import (
     AccessAnswer,
     AccessChange,
     DeleteRoleQuery,
@@ -18,6 +19,10 @@ from tracelake.wire.user_identity import (
     RoleList,
     RoleRequest,
     RoleRow,
+    ServiceTokenList,
+    ServiceTokenMade,
+    ServiceTokenRequest,
+    ServiceTokenRevoked,
     TokenList,
     TokenMade,
     TokenRequest,
@@ -29,6 +34,9 @@ from tracelake.wire.user_identity import (
     UserRow,
     UsersQuery,
 )
+
+AUDIT_SECONDS: Final = 300.0
+"""A chain of a million entries is read whole."""
 
 IDENTITY_CALLS: Final = (
     Call(
@@ -102,6 +110,52 @@ IDENTITY_CALLS: Final = (
         body=TokenRequest,
     ),
     Call("revoke_token", "DELETE", "/tokens/{token}", "reader", "Revoke a token of yours", TokenRevoked),
+    Call(
+        "list_audit",
+        "GET",
+        "/audit",
+        "admin",
+        "The audit of the organisation: who did what, when, from where, with which outcome",
+        AuditList,
+        query=AuditQuery,
+    ),
+    Call(
+        "verify_audit",
+        "GET",
+        "/audit/verify",
+        "admin",
+        "Verify that no entry of the audit was changed, removed, moved or inserted",
+        AuditVerified,
+        seconds=AUDIT_SECONDS,
+    ),
+    Call(
+        "list_service_tokens",
+        "GET",
+        "/service-tokens",
+        "admin",
+        "The tokens of services",
+        ServiceTokenList,
+        platform=True,
+    ),
+    Call(
+        "create_service_token",
+        "POST",
+        "/service-tokens",
+        "admin",
+        "Create a token of a service, which only this answer shows",
+        ServiceTokenMade,
+        body=ServiceTokenRequest,
+        platform=True,
+    ),
+    Call(
+        "revoke_service_token",
+        "DELETE",
+        "/service-tokens/{service_token}",
+        "admin",
+        "Revoke a token of a service, by its id",
+        ServiceTokenRevoked,
+        platform=True,
+    ),
     Call("list_orgs", "GET", "/orgs", "admin", "Every organisation", OrgList, platform=True),
     Call(
         "create_org",

@@ -29,6 +29,15 @@ class UserTokenAnswer(Message, frozen=True):
     token_id: UUID
 
 
+class ServiceTokenCheck(Message, frozen=True):
+    token_hash: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
+    """SHA-256 of what the listener of the caller received."""
+
+
+class ServiceTokenAnswer(Message, frozen=True):
+    service: str
+
+
 class JsonWebKey(msgspec.Struct, frozen=True, omit_defaults=True):
     """The public half of a key, as RFC 7517 has it."""
 
@@ -43,6 +52,8 @@ class JsonWebKey(msgspec.Struct, frozen=True, omit_defaults=True):
 
 class KeySet(msgspec.Struct, frozen=True):
     keys: list[JsonWebKey]
+    epoch: int
+    """How often the system was restored from a backup: tokens of another epoch are refused."""
 
 
 class CredentialsRequest(Fenced, frozen=True):

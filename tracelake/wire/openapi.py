@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from tracelake.wire.user_calls import PARTS, Call
+from tracelake.wire.user.calls import PARTS, Call
 
 REFS = "#/components/schemas/{name}"
 REFUSALS = {

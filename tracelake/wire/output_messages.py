@@ -97,6 +97,9 @@ class OutputBody(Message, frozen=True):
     files: list[Mapping[str, Any]] = []
     over: Number | None = None
     """The dataset's last commit when what this replaces was read: refused if any of that was committed later."""
+    column_hashes: dict[Text, Text] | None = None
+    """Of each column of the partition's files, by its name in small letters: equal hashes, equal values in the same
+    order. Jobs that read none of the columns that changed use their files again. None: not known."""
 
 
 class StorageRef(Message, frozen=True):

@@ -9,6 +9,7 @@ from uuid import UUID
 
 from msgspec import Meta, field
 
+from tracelake.domain.pressure import Priority
 from tracelake.wire.message import Fenced, Message, Number
 from tracelake.wire.output_messages import PartitionFiles
 
@@ -123,6 +124,8 @@ class RelationsRequest(Message, frozen=True):
     task_id: UUID | None = None
     attempt: int | None = None
     lease_token: UUID | None = None
+    files: bool = True
+    """False: only which tables a user may read, and no lists of files."""
 
 
 class ColdFilesAnswer(Message, frozen=True):
@@ -155,6 +158,8 @@ class RelationsAnswer(Message, frozen=True):
     """Those that the caller may read; the others do not exist for it."""
     readable: Annotated[list[str], Meta(max_length=MAX_READABLE)] = field(default_factory=list)
     """What else the user may read, to suggest a name; only where one of those asked for was not found."""
+    priority: Priority = Priority.NORMAL
+    """Of a task that asks."""
 
 
 Verdict = Literal["answered", "refused", "failed", "canceled"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from tracelake.wire.call import LARGE_DAG_SECONDS, Call
-from tracelake.wire.user_releases import (
+from tracelake.wire.user.releases import (
     Plan,
     PlanRequest,
     PromoteRequest,

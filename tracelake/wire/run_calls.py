@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from tracelake.wire.call import LARGE_DAG_SECONDS, Call
-from tracelake.wire.user_backfills import (
+from tracelake.wire.user.backfills import (
     BackfillAnswer,
     BackfillBudget,
     BackfillList,
@@ -14,7 +14,7 @@ from tracelake.wire.user_backfills import (
     Gaps,
     GapsQuery,
 )
-from tracelake.wire.user_dags import (
+from tracelake.wire.user.dags import (
     InFlightList,
     PauseAnswer,
     PauseList,
@@ -23,7 +23,7 @@ from tracelake.wire.user_dags import (
     TriggerProgress,
     TriggerRequest,
 )
-from tracelake.wire.user_sources import (
+from tracelake.wire.user.sources import (
     FireAnswer,
     FireRequest,
     ReplayDeliveryRequest,

@@ -7,7 +7,6 @@ import os
 import socket
 import sys
 from collections.abc import AsyncIterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 
@@ -29,9 +28,6 @@ from tracelake.worker.wrapper import Wrapper
 
 log = structlog.get_logger()
 
-SPARE_THREADS = 8
-SOURCES = 256
-"""Always-on sources that run at once: each has a thread, which is made when it is needed."""
 SPARK_LOOK_SECONDS = 1.0
 ARCHIVE_AFTER_SECONDS = 60.0
 """Making the class archive takes a core for some seconds: not while the system starts, nor in a short run."""
@@ -39,9 +35,6 @@ ARCHIVE_AFTER_SECONDS = 60.0
 
 async def main(process: Process, queue: Queue, objects: ObjectStore) -> None:
     settings = process.settings
-    # A thread for every task and every source, and some for other work.
-    threads = ThreadPoolExecutor(settings.worker.concurrency + SOURCES + SPARE_THREADS, "task")
-    asyncio.get_running_loop().set_default_executor(threads)
     worker_id, usable = f"worker {socket.gethostname()}:{os.getpid()}", resources(settings)
     async with (
         open_pool(required(settings.data.dsn, "data.dsn"), name="worker", max_size=4) as data,

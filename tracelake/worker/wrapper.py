@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import suppress
+from contextvars import copy_context
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any, TypeVar
 from uuid import UUID, uuid4
 
 import msgspec
@@ -40,9 +43,13 @@ from tracelake.worker.tier_slots import TierSlots
 
 log = structlog.get_logger()
 
+SOURCES = 256
+"""Always-on sources that run at once: each has a thread, which is made when it is needed."""
+SPARE_THREADS = 8
 AGAIN_SECONDS = 0.5
 """How often a task whose lease is lost is asked to end."""
 
+T = TypeVar("T")
 Answer = Claimed | NotClaimed
 Acknowledger = Coalesced[Delivery, None]
 
@@ -69,10 +76,14 @@ class Wrapper:
 
     async def work(self, stop: asyncio.Event) -> None:
         """Until `stop`; then no more is received, and the tasks in progress are finished."""
-        async with in_background(listen_for_stops(self.dispatcher, self.keepers)):
-            await self._work(stop)
+        threads = ThreadPoolExecutor(self.concurrency + SOURCES + SPARE_THREADS, "task")
+        try:
+            async with in_background(listen_for_stops(self.dispatcher, self.keepers)):
+                await self._work(stop, threads)
+        finally:
+            threads.shutdown(wait=False)
 
-    async def _work(self, stop: asyncio.Event) -> None:
+    async def _work(self, stop: asyncio.Event, threads: Executor) -> None:
         tiers, ack = TierSlots(self.queue_name, self.concurrency, self.normal_share, self.reserved), self._ack(stop)
         batches = receive_messages(self.queue, tiers.slots, stop, visibility=VISIBILITY, ask=tiers.ask)
         async with asyncio.TaskGroup() as group:
@@ -80,7 +91,7 @@ class Wrapper:
                 tiers.received(deliveries)
                 with span("wake-up", wake_ups=len(deliveries)):
                     for delivery, answer in await self._claim(deliveries, stop):
-                        task = group.create_task(self._handle(delivery, answer, ack))
+                        task = group.create_task(self._handle(delivery, answer, ack, threads))
                         if not _is_source(answer):  # it mostly waits, and would never free its slot
                             tiers.take_for(task, delivery)
             await asyncio.sleep(0)  # the tasks that were claimed last begin, so that their APIs are among `sources`
@@ -116,14 +127,14 @@ class Wrapper:
             return []
         return [(delivery, answer) for (delivery, _), answer in zip(readable, answers, strict=True)]
 
-    async def _handle(self, delivery: Delivery, answer: Answer, ack: Acknowledger) -> None:
+    async def _handle(self, delivery: Delivery, answer: Answer, ack: Acknowledger, threads: Executor) -> None:
         """A failure of one wake-up is logged, and ends nothing else: it is delivered again or becomes a dead letter."""
         try:
             if isinstance(answer, Claimed):
                 crash_point("wrapper.claimed")
                 subject = task_fields(answer)
                 with log_fields(**subject), span("run", **subject), self.metrics.tasks_running.track_inprogress():
-                    await self._run_claimed(answer, delivery)
+                    await self._run_claimed(answer, delivery, threads)
             else:
                 log.info("not claimed", because=answer.reason, body=delivery.body[:200].decode(errors="replace"))
             await ack(delivery)
@@ -131,22 +142,23 @@ class Wrapper:
         except Exception:
             log.exception("wake-up failed", body=delivery.body[:200].decode(errors="replace"))
 
-    async def _run_claimed(self, claimed: Claimed, delivery: Delivery) -> None:
+    async def _run_claimed(self, claimed: Claimed, delivery: Delivery, threads: Executor) -> None:
         api = WorkerTaskApi(claimed, self.tasks)
         keeper = LeaseKeeper(claimed, api, self.tasks, HeldWakeup(self.queue, delivery))
         lease = asyncio.create_task(keeper.run())
-        work = asyncio.create_task(asyncio.to_thread(self.runner.run, claimed, api))
+        work = _in_thread(threads, partial(self.runner.run, claimed, api))
         if _is_source(claimed):
             self.sources.add(api)
         self.keepers.add(keeper)
         log.info("runs", operator=claimed.task.operator)
         outcome, began = "Lost", time.perf_counter()
         try:
-            await asyncio.wait({lease, work}, return_when=asyncio.FIRST_COMPLETED)
+            either: set[asyncio.Future[Any]] = {lease, work}
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
             if not work.done():
                 log.warning("lease lost", because=lease.result())
                 api.lost.set()
-                await self._end(work, claimed)
+                await self._end(work, claimed, threads)
                 return
             crash_point("wrapper.operator_done")
             outcome = await self._report(api, claimed.task, work.result(), lease)
@@ -158,10 +170,10 @@ class Wrapper:
             await asyncio.wait({lease})
             self._count(claimed.task, outcome, time.perf_counter() - began)
 
-    async def _end(self, work: asyncio.Task[Finished], claimed: Claimed) -> None:
+    async def _end(self, work: asyncio.Future[Finished], claimed: Claimed, threads: Executor) -> None:
         """Its slot is freed only when it has ended. Spark ignores an interrupt that came before its job."""
         while not work.done():
-            await asyncio.to_thread(self.runner.cancel, claimed)
+            await _in_thread(threads, partial(self.runner.cancel, claimed))
             await asyncio.wait({work}, timeout=AGAIN_SECONDS)
 
     async def _report(self, api: WorkerTaskApi, task: TaskPayload, finished: Finished, lease: asyncio.Task[str]) -> str:
@@ -195,6 +207,11 @@ class Wrapper:
     def _count_left_out(self, task: TaskPayload, finished: Finished) -> None:
         for reason, count in finished.left_out.items():
             self.metrics.left_out.labels(task.job.dag_name, task.job.name, reason).inc(count)
+
+
+def _in_thread(threads: Executor, call: Callable[[], T]) -> asyncio.Future[T]:
+    """As `asyncio.to_thread`, whose pool has a number of threads that follows from the cores: fewer than slots."""
+    return asyncio.get_running_loop().run_in_executor(threads, partial(copy_context().run, call))
 
 
 def _is_source(answer: Answer) -> bool:

@@ -69,6 +69,8 @@ REWRITTEN: Final = (
     *(f"{name}({kind})" for name in ("min", "max") for kind in ("whole", "decimal", "double", "text", "date", "time")),
     *("unix_seconds(time)", "unix_timestamp(time)", "unix_millis(time)", "bigint(time)"),
     *("count_if(bool)", "abs(whole)", "abs(decimal)", "abs(double)", "floor(whole)", "floor(decimal)", "ceil(decimal)"),
+    *("ceiling(decimal)", "pow(10 int)", "date_diff(date date)", "datepart('month' time)", "tinyint(bool)"),
+    "smallint(bool)",
     *("round(decimal 2)", "round(decimal)", "power(10 int)", "try_divide(whole int)", "try_divide(decimal int)"),
     *("try_divide(double double)", "mod(whole 7)", "pmod(whole 7)", "datediff(date date)", "timestamp_seconds(int)"),
     *(f"timestampdiff({unit} time ts)" for unit in ("SECOND", "MINUTE", "HOUR", "DAY", "WEEK")),

@@ -1,13 +1,14 @@
-"""Nodes between a test and the dev chain: one rewrites responses, one counts requests."""
+"""Nodes between a test and the dev chain: one rewrites responses, others count requests."""
 
 from __future__ import annotations
 
 import json
 import threading
+import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -78,6 +79,46 @@ class CountingNode:
 @contextmanager
 def counting_node(url: str, name: str = "a") -> Iterator[CountingNode]:
     node = CountingNode(name)
+    with rewriting_proxy(url, node.note) as node.url:
+        yield node
+
+
+@dataclass
+class WatchedNode:
+    """A node that notes how many requests were under way at once, and when their calls came."""
+
+    takes_seconds: float
+    url: str = ""
+    under_way: int = 0
+    most: int = 0
+    came: list[tuple[float, int]] = field(default_factory=list)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    @property
+    def calls(self) -> int:
+        return sum(calls for _, calls in list(self.came))
+
+    def note(self, calls: list[dict[str, Any]], answers: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        with self.lock:
+            self.under_way += 1
+            self.most = max(self.most, self.under_way)
+            self.came.append((time.monotonic(), len(calls)))
+        time.sleep(self.takes_seconds)
+        with self.lock:
+            self.under_way -= 1
+        return answers
+
+    def check_rate(self, calls_per_second: float, began: float) -> None:
+        """Those of a second may come at once; from then on, no more than the rate."""
+        total = 0
+        for when, calls in sorted(self.came):
+            total += calls
+            assert total <= calls_per_second * (when - began) + calls_per_second
+
+
+@contextmanager
+def watched_node(url: str, takes_seconds: float = 0.02) -> Iterator[WatchedNode]:
+    node = WatchedNode(takes_seconds)
     with rewriting_proxy(url, node.note) as node.url:
         yield node
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from tests.support.service_tokens import proven_user
 from tests.support.systems.chain import ChainSystem
 from tests.support.systems.query import SharedSpark
 from tracelake.query.answer import QueryAnswerer
@@ -41,5 +42,5 @@ async def with_sail(answerer: QueryAnswerer, system: ChainSystem, folder: Path) 
 
 
 async def run_query(answerer: QueryAnswerer, sql: str) -> list[list[Any]]:
-    _, table = await answerer.for_user("test|acme", QueryRequest(sql=sql))
+    _, table = await answerer.for_user(proven_user("test|acme"), QueryRequest(sql=sql))
     return rows_of(table)

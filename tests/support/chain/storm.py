@@ -20,9 +20,10 @@ import asyncpg
 import psycopg
 
 from tests.support.chain.devchain import Devchain
+from tests.support.service_tokens import TOKENS
 from tests.support.systems.chain import ChainSystem, rows_of, truth
 from tests.support.systems.processes import ELAPSED, Child, ForkServer
-from tests.support.systems.walk import TOKEN, walking
+from tests.support.systems.walk import walking
 from tests.support.waiting import until
 from tracelake.wire.markers import MARKER
 
@@ -314,7 +315,7 @@ def _document(system: ChainSystem, dsns: dict[str, str], folder: Path) -> dict[s
         "data": {"dsn": dsns["data"]},
         "tls": {"ca": str(system.walk.ca), "cert": str(tls / "server.pem"), "key": str(tls / "server.pem")},
         "endpoints": {name: system.walk.listeners[name] for name in ("dispatcher_task", "dispatcher_internal")},
-        "identity": {"worker_token": TOKEN},
+        "identity": {"service_token": TOKENS["worker"]},
         "rpc_pools": {"dev": {"endpoints": f"a={chain.node('a')}", "chain_id": chain.chain_id}},
         "log": {"level": "warning"},
     }

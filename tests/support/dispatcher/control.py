@@ -10,21 +10,20 @@ from typing import Any
 from uuid import UUID
 
 import asyncpg
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, SecretStr
 
 from tests.support.verbs import activate_dag, deploy_dag
 from tracelake.adapters.objects_disk import DiskObjects
-from tracelake.adapters.queue_pg import PgQueue
-from tracelake.adapters.signer_pem import PemSigner
 from tracelake.dispatcher.control import Control
 from tracelake.dispatcher.dags.deploy import Deployed
 from tracelake.domain.dag.catalog import Count, OperatorSpec, checked_by, every_input
 from tracelake.domain.dag.model import SourceKind, Storage
-from tracelake.settings import TokenSettings
+from tracelake.settings import QueueSettings, TokenSettings, load_settings
 from tracelake.store.db import open_pool
 from tracelake.store.identity import User
 from tracelake.store.jobs import JobCache
 from tracelake.store.signing_keys import maintain_keys
+from tracelake.wiring import open_queue, open_signer
 
 
 @dataclass(frozen=True)
@@ -42,21 +41,30 @@ class Org:
 
 @asynccontextmanager
 async def control_for(
-    state_dsn: str, queue_dsn: str, folder: Path, *, replica: str = "one", pool_size: int = 6
+    state_dsn: str,
+    queue: str | QueueSettings,
+    folder: Path,
+    *,
+    replica: str = "one",
+    pool_size: int = 6,
+    tokens: TokenSettings | None = None,
 ) -> AsyncIterator[Control]:
-    """One replica. A second one on the same databases and folder is a second call with another name."""
-    queue = PgQueue(queue_dsn)
-    try:
-        async with (
-            open_pool(state_dsn, name=f"test {replica}", max_size=pool_size) as pool,
-            open_pool(state_dsn, name=f"test {replica} hot", max_size=pool_size, steady=True) as hot,
-        ):
-            signer, tokens = PemSigner(folder / "keys"), TokenSettings()
-            await maintain_keys(pool, signer, tokens)
-            objects = DiskObjects(folder / "objects")
-            yield Control(pool, queue, signer, tokens, JobCache(pool), objects, replica, steady=hot)
-    finally:
-        await queue.close()
+    """One replica. A second one on the same databases and folder is a second call with another name.
+
+    `queue`: the DSN of a database, or the settings of a queue elsewhere. `tokens`: keys that are not in the folder.
+    """
+    chosen = QueueSettings(dsn=SecretStr(queue)) if isinstance(queue, str) else queue
+    tokens = tokens or TokenSettings(key_folder=folder / "keys")
+    settings = load_settings({}, home=folder).model_copy(update={"queue": chosen, "tokens": tokens})
+    async with (
+        open_queue(settings) as opened,
+        open_signer(settings) as signer,
+        open_pool(state_dsn, name=f"test {replica}", max_size=pool_size) as pool,
+        open_pool(state_dsn, name=f"test {replica} hot", max_size=pool_size, steady=True) as hot,
+    ):
+        await maintain_keys(pool, signer, tokens)
+        objects = DiskObjects(folder / "objects")
+        yield Control(pool, opened, signer, tokens, JobCache(pool), objects, replica, steady=hot)
 
 
 async def an_org(pool: asyncpg.Pool, slug: str = "acme") -> Org:

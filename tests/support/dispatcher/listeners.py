@@ -11,16 +11,16 @@ from typing import Any
 import httpx
 
 from tests.support.dispatcher.job_chain import Chain, a_task, deploy_chain
+from tests.support.service_tokens import as_service, store_service_tokens
 from tests.support.waiting import SECONDS
 from tracelake.capability.verifier import Verifier
 from tracelake.dispatcher.control import Control
 from tracelake.dispatcher.process import dispatching
 from tracelake.runtime.http_client import AsyncClient
 from tracelake.settings import Settings
-from tracelake.store.identity import hash_token
 from tracelake.store.signing_keys import published
 
-WORKER = {"X-Trace-Worker-Token": "the worker token"}
+WORKER = as_service("worker")
 
 
 @dataclass(frozen=True)
@@ -50,8 +50,7 @@ async def opened(control: Control, settings: Settings, context: ssl.SSLContext) 
     verifier = Verifier(lambda: published(control.pool), settings.tokens)
     control = replace(control, minted=verifier.remember)
     chain = await deploy_chain(control)
-    token = "INSERT INTO worker_tokens (name, token_hash) VALUES ('w', $1)"
-    await control.pool.execute(token, hash_token(WORKER["X-Trace-Worker-Token"]))
+    await store_service_tokens(control.pool)
     async with (
         dispatching(control, verifier, settings) as addresses,
         AsyncClient(base_url=addresses["dispatcher_task"], verify=context, timeout=SECONDS) as task,

@@ -13,7 +13,7 @@ from tracelake.dispatcher.releases import plan as planning
 from tracelake.dispatcher.releases import start as starting
 from tracelake.dispatcher.releases.run_releases import RunReleases
 from tracelake.wire.task_messages import Claimed
-from tracelake.wire.user_releases import Plan, ReleaseAnswer, ReleaseDetail, ReleaseRequest, ReleaseRow, SwitchAnswer
+from tracelake.wire.user.releases import Plan, ReleaseAnswer, ReleaseDetail, ReleaseRequest, ReleaseRow, SwitchAnswer
 
 STEPS = 50
 
@@ -38,7 +38,9 @@ async def started(control: Control, org: Org, *texts: str, when_ready: bool = Fa
 
 
 MOVED = """
-SELECT (SELECT count(*) FROM tasks WHERE status = 'Completed'), array_agg((id, state)::text ORDER BY id) FROM releases
+SELECT (SELECT count(*) FROM tasks WHERE status = 'Completed'), (SELECT count(*) FROM tasks),
+       (SELECT count(*) FROM events), array_agg((id, state)::text ORDER BY id)
+  FROM releases
 """
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
 from uuid import UUID
 
 import msgspec
@@ -13,15 +14,20 @@ from tracelake.capability.jws import parse_token
 from tracelake.dispatcher.control import Control
 from tracelake.dispatcher.versions.catch_up import CatchUp
 from tracelake.domain.object_names import Folder
+from tracelake.domain.ranges import inclusive
+from tracelake.operators.api.outputs import Output
 from tracelake.settings import LoopSettings
 from tracelake.wire.output_messages import CompleteRequest, EventBody
 from tracelake.wire.task_messages import Claimed, ClaimRequest
 
+if TYPE_CHECKING:
+    import pyarrow as pa
+
 Held = tuple[Claimed, Claims]
 """A claimed task and the claims of its token."""
 Fails = Callable[[Claimed], bool]
-Content = Callable[[Control, Claimed], Awaitable[bytes]]
-"""What a task writes as the file of its partition."""
+Content = Callable[[Control, Claimed], Awaitable["bytes | pa.Table"]]
+"""What a task writes as the file of its partition; rows are written as workers do."""
 QUEUED = "SELECT id FROM tasks WHERE status = 'Queued' AND woken_at IS NOT NULL ORDER BY id"
 
 
@@ -99,7 +105,7 @@ async def read_input(control: Control, task: Claimed) -> bytes:
         "SELECT location, files -> 0 ->> 'name' AS name FROM partition_versions"
         " WHERE dataset_version = $1 AND partition_key = $2 AND commits @> $3::bigint",
         read.dataset_version,
-        partition_key(_partition(task)),
+        partition_key(partition_of(task)),
         read.commit,
     )
     assert part is not None, f"{task.task.job.name} reads a partition that is not there"
@@ -110,12 +116,16 @@ def partition_key(partition: Partition) -> str:
     return partition if isinstance(partition, str) else f"{partition[0]}-{partition[1]}"
 
 
-def _completed(control: Control, task: Claimed, fence: dict[str, object], content: bytes | None) -> CompleteRequest:
+def _completed(
+    control: Control, task: Claimed, fence: dict[str, object], content: bytes | pa.Table | None
+) -> CompleteRequest:
     outputs = task.task.outputs
     if not outputs or not outputs[0].storage_location.startswith("s3://"):
         return CompleteRequest(**fence, status="Completed")  # type: ignore[arg-type]
+    if content is not None and not isinstance(content, bytes):
+        return _with_rows(control, task, fence, content)
     fixed = text_of if content is None else lambda _stem, _partition: content
-    bodies = staged(control.objects, task, _partition(task), content=fixed)
+    bodies = staged(control.objects, task, partition_of(task), content=fixed)
     events = [
         EventBody(
             dataset_uuid=body.dataset_uuid,
@@ -129,7 +139,15 @@ def _completed(control: Control, task: Claimed, fence: dict[str, object], conten
     return CompleteRequest(**fence, status="Completed", outputs=bodies, events=events)  # type: ignore[arg-type]
 
 
-def _partition(task: Claimed) -> Partition:
+def _with_rows(control: Control, task: Claimed, fence: dict[str, object], rows: pa.Table) -> CompleteRequest:
+    (ref,), where = task.task.outputs, partition_of(task)
+    output = Output(ref, task.task.task_id, task.attempt, control.objects, task.task.job.name)
+    output.write_table(rows, where if isinstance(where, str) else inclusive(*where))
+    written = {"outputs": output.finish(), "events": output.events()}
+    return CompleteRequest(**fence, **written, status="Completed")  # type: ignore[arg-type]
+
+
+def partition_of(task: Claimed) -> Partition:
     scope = task.task.scope
     if scope.start is not None and scope.end is not None:
         return scope.start, scope.end

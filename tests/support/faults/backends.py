@@ -6,6 +6,7 @@ it is acknowledged.
 
 from __future__ import annotations
 
+import asyncio
 import ctypes
 import os
 import random
@@ -57,9 +58,16 @@ class FaultyQueue:
         self._maybe_fail(self.faults.unconfirmed, "published, but not confirmed")
 
     async def receive(
-        self, queue: str | Mapping[str, int], *, max_messages: int, visibility: timedelta, wait: timedelta = timedelta()
+        self,
+        queue: str | Mapping[str, int],
+        *,
+        max_messages: int,
+        visibility: timedelta,
+        wait: timedelta = timedelta(),
+        end_wait: asyncio.Event | None = None,
     ) -> list[Delivery]:
-        found = await self.inner.receive(queue, max_messages=max_messages, visibility=visibility, wait=wait)
+        options = {"max_messages": max_messages, "visibility": visibility, "wait": wait, "end_wait": end_wait}
+        found = await self.inner.receive(queue, **options)  # type: ignore[arg-type]
         seen = [delivery for delivery in found if self.chance.random() >= self.faults.dropped]
         self.chance.shuffle(seen)
         return seen

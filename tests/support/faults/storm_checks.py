@@ -16,7 +16,7 @@ from typing import Any, Final
 import httpx
 
 from tests.support.faults.history_checker import GUARANTEES
-from tests.support.faults.storm_system import STORY, WholeSystem
+from tests.support.faults.storm_system import STORY, CheckedSystem
 from tests.support.programs.storm_clients import Calls
 from tests.support.waiting import wait_until
 from tracelake.errors import SetupError
@@ -68,7 +68,7 @@ def becomes(condition: Callable[[], bool]) -> bool:
     return False
 
 
-def drained(system: WholeSystem) -> tuple[Chain, list[Line], list[str]]:
+def drained(system: CheckedSystem) -> tuple[Chain, list[Line], list[str]]:
     """The chain as it is in the end; whether everything that follows from it came to an end; and when."""
     ready = becomes(system.all_ready)
     system.devchain.mine(STORY.size)
@@ -92,7 +92,7 @@ def drained(system: WholeSystem) -> tuple[Chain, list[Line], list[str]]:
 class Seen:
     """What the checks are made on."""
 
-    system: WholeSystem
+    system: CheckedSystem
     chain: Chain
     calls: Calls
 
@@ -102,7 +102,7 @@ def checked(seen: Seen, *sections: str) -> list[Line]:
     return [line for section in sections or SECTIONS for line in SECTIONS[section](seen)]
 
 
-def attempts_by_end(system: WholeSystem) -> dict[tuple[str, str], int]:
+def attempts_by_end(system: CheckedSystem) -> dict[tuple[str, str], int]:
     """By outcome, and whose fault it was."""
     return {(outcome, fault or "nobody"): count for outcome, fault, count in system.state(ATTEMPTS)}
 
@@ -123,23 +123,23 @@ def _rows(lines: list[Line]) -> Iterator[tuple[str, ...]]:
         yield line.check, line.expected, line.found, "yes" if line.ok else "NO"
 
 
-def _about(system: WholeSystem, chain: Chain) -> tuple[Running, Chain, Hook, int, int]:
+def _about(system: CheckedSystem, chain: Chain) -> tuple[Running, Chain, Hook, int, int]:
     """The alerts of the blocks that were followed."""
     return system.running, chain, system.hook, STORY.past, chain.head
 
 
-def _followed(system: WholeSystem) -> int | None:
+def _followed(system: CheckedSystem) -> int | None:
     for task in system.running.tasks("evm_quickstart", job="follow", status="Running"):
         progress: dict[str, Any] = system.running.get(f"/v1/tasks/{task['id']}").json().get("progress") or {}
         return progress.get("done")
     return None
 
 
-def _ranges(system: WholeSystem) -> int:
+def _ranges(system: CheckedSystem) -> int:
     return len(system.running.get("/v1/datasets/recent_blocks/files").json().get("partitions", []))
 
 
-def _is_quiet(system: WholeSystem) -> bool:
+def _is_quiet(system: CheckedSystem) -> bool:
     return system.state(UNENDED) == [(0,)] and system.state(UNSENT) == [(0,)]
 
 

@@ -21,8 +21,9 @@ from typing import Any, NoReturn
 import psutil
 
 from tests.support.child_process import running_program
+from tests.support.service_tokens import as_service
 from tests.support.spark.session import a_session
-from tests.support.systems.walk import TOKEN, Walk
+from tests.support.systems.walk import Walk
 from tests.support.waiting import SECONDS
 from tracelake.adapters.objects_disk import DiskObjects
 from tracelake.adapters.queue_pg import PgQueue
@@ -121,7 +122,6 @@ def event_status(walk: Walk, queue_db: str, folder: Path, **more: Any) -> dict[s
         "internal": walk.listeners["dispatcher_internal"],
         "task": walk.listeners["dispatcher_task"],
         "ca": str(walk.ca),
-        "token": TOKEN,
         "folder": str(folder),
         **more,
     }
@@ -148,9 +148,7 @@ async def main(given: dict[str, Any]) -> None:
     asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(MOST))
     with a_session(folder / given["hold"], MOST) as spark:
         async with (
-            AsyncClient(
-                base_url=given["internal"], headers={"X-Trace-Worker-Token": given["token"]}, verify=context
-            ) as internal,
+            AsyncClient(base_url=given["internal"], headers=as_service("worker"), verify=context) as internal,
             AsyncClient(base_url=given["task"], verify=context) as task,
         ):
             pools = {name: pool_of(name, RpcPoolSettings(**pool)) for name, pool in given["pools"].items()}

@@ -33,6 +33,7 @@ from tracelake.delivery import process as delivery_process
 from tracelake.dispatcher import process as dispatcher_process
 from tracelake.dispatcher.maintenance import loop, rotate_keys
 from tracelake.domain.task import Backoff
+from tracelake.domain.tiers import BUFFER_QUEUE
 from tracelake.gateway import process as gateway_process
 from tracelake.operators.api.context import Resources, TaskApi
 from tracelake.operators.api.outcome import Outcome
@@ -42,14 +43,14 @@ from tracelake.runtime.process import Process, run_process
 from tracelake.scheduler import process as scheduler_process
 from tracelake.settings import EndpointSettings, Settings, settings_from_document
 from tracelake.sink import drain
-from tracelake.sink.process import BUFFER_QUEUE, limits_of
+from tracelake.sink.process import limits_of
 from tracelake.sink.write import Writer
 from tracelake.store.db import open_pool, required
 from tracelake.store.pool import BoundedPool
 from tracelake.wire.client import dispatcher_client, task_client
 from tracelake.wire.output_messages import CompleteRequest
 from tracelake.wire.task_messages import Claimed, Invocation, TaskPayload
-from tracelake.wiring import make_objects, make_signer, open_queue
+from tracelake.wiring import make_objects, open_queue, open_signer
 from tracelake.worker import wrapper
 from tracelake.worker.process import resources
 from tracelake.worker.run_task import Finished, Runner, run_pure
@@ -127,11 +128,9 @@ def _dispatcher(faults: Faults | None, hold: str | None) -> Callable[[Process], 
     async def run(process: Process) -> None:
         register("pull", PULL)
         register("works", WORKS)
-        async with open_queue(process.settings) as queue:
-            ports = make_signer(process.settings), make_objects(process.settings)
-            await dispatcher_process.main(
-                process, disturbed(queue, faults), *ports, invoker=_Function(process.settings)
-            )
+        async with open_queue(process.settings) as queue, open_signer(process.settings) as signer:
+            objects, invoker = make_objects(process.settings), _Function(process.settings)
+            await dispatcher_process.main(process, disturbed(queue, faults), signer, objects, invoker=invoker)
 
     return run
 

@@ -21,7 +21,8 @@ from pathlib import Path
 import psutil
 
 from tests.support import ROOT
-from tests.support.systems.walk import TOKEN, Walk
+from tests.support.service_tokens import TOKENS
+from tests.support.systems.walk import Walk
 from tests.support.waiting import SECONDS, wait_until
 from tracelake.lite.network_ports import free_port
 from tracelake.spark.configuration import spark_home
@@ -248,7 +249,7 @@ async def trace_worker(
         "TRACE_DATA__DSN": dsns[1],
         "TRACE_OBJECTS__FOLDER": str(folder / "objects"),
         "TRACE_WORKER__FILES_FOLDER": str(folder / "files"),
-        "TRACE_IDENTITY__WORKER_TOKEN": TOKEN,
+        "TRACE_IDENTITY__SERVICE_TOKEN": TOKENS["worker"],
         "TRACE_ENDPOINTS__DISPATCHER_TASK": walk.listeners["dispatcher_task"],
         "TRACE_ENDPOINTS__DISPATCHER_INTERNAL": walk.listeners["dispatcher_internal"],
         "TRACE_TLS__CA": str(walk.ca),

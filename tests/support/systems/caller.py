@@ -12,11 +12,12 @@ from typing import Any
 import httpx
 import msgspec
 
-from tests.support.systems.processes import WORKER_TOKEN, System, is_ready, url_of
+from tests.support.service_tokens import AnyService
+from tests.support.systems.processes import System, is_ready, url_of
 from tests.support.waiting import SECONDS, until
 from tracelake.runtime.http_client import AsyncClient
 from tracelake.store.first_start import FIRST_ADMIN
-from tracelake.wire.user_calls import USER
+from tracelake.wire.user.calls import USER
 
 CALL_SECONDS = 60.0
 
@@ -29,7 +30,7 @@ class Caller:
         self._listeners = listeners
 
     async def user(self, method: str, path: str, body: Any = None) -> tuple[int, Any]:
-        headers = {"x-trace-worker-token": WORKER_TOKEN, USER: FIRST_ADMIN, "content-type": "application/json"}
+        headers = {USER: FIRST_ADMIN, "content-type": "application/json"}
         return await self._retry(method, 1, f"/internal/v1{path}", body, headers)
 
     async def got(self, method: str, path: str, body: Any = None) -> Any:
@@ -46,11 +47,11 @@ class Caller:
         await self.got("PUT", f"/dags/{dag}/active", {"dag_version_id": version})
 
     async def internal(self, path: str, body: Any) -> tuple[int, Any]:
-        return await self._retry("POST", 1, path, body, {"x-trace-worker-token": WORKER_TOKEN})
+        return await self._retry("POST", 1, path, body, {})
 
     async def once(self, path: str, body: Any) -> None:
         """One call that a Dispatcher dies of: it raises HTTPError."""
-        headers = {"x-trace-worker-token": WORKER_TOKEN, USER: FIRST_ADMIN, "content-type": "application/json"}
+        headers = {USER: FIRST_ADMIN, "content-type": "application/json"}
         await self._http.post(url_of(self._listeners[0][1]) + path, content=msgspec.json.encode(body), headers=headers)
 
     async def task(self, path: str, body: Any, capability: str) -> tuple[int, Any]:
@@ -89,5 +90,5 @@ async def calling(system: System, *, replicas: int = 1, seconds: float = CALL_SE
     requested: `Traffic.late` must know of it.
     """
     context = ssl.create_default_context(cafile=system.tls.ca)
-    async with AsyncClient(verify=context, timeout=seconds) as http:
+    async with AsyncClient(verify=context, timeout=seconds, auth=AnyService()) as http:
         yield Caller(http, system.listeners[:replicas])

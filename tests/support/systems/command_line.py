@@ -15,7 +15,8 @@ from pydantic import SecretStr
 from tests.support.dispatcher.control import control_for
 from tests.support.dispatcher.job_chain import claimed, completion
 from tests.support.loop_thread import LoopThread
-from tests.support.systems.gateway import SERVICE, people
+from tests.support.service_tokens import TOKENS
+from tests.support.systems.gateway import people
 from tracelake.dispatcher.control import Control
 from tracelake.dispatcher.http.internal_routes import internal_api
 from tracelake.gateway.process import public_api
@@ -72,7 +73,7 @@ class Running:
         files = ensure_certificates(home.tls, datetime.now(UTC))
         tls = TlsSettings(ca=files.ca, cert=files.cert, key=files.key)
         key = ensure_issuer_key(home)
-        identity = IdentitySettings(user_public_key=public_pem(key), worker_token=SecretStr(SERVICE))
+        identity = IdentitySettings(user_public_key=public_pem(key), service_token=SecretStr(TOKENS["gateway"]))
         self.control = await enter(control_for(self._state, self._queue, home.root))
         await people(self.control)
         await self.control.pool.execute(
@@ -87,9 +88,9 @@ class Running:
         )
         dispatcher = await enter(dispatcher_client(settings))
         verifier = DatasetVerifier(dispatcher, self.control.objects, home.root / "work")
-        service = query_api(self.control.pool, verify_route(verifier, dispatcher, identity))
+        service = query_api(self.control.pool, verify_route(verifier, dispatcher, 2.0))
         beside = await enter(open_listeners([Listener("query", "127.0.0.1", 0, service)], tls))
-        query = await enter(service_client(settings, beside["query"]))
+        query = await enter(service_client(settings, beside["query"], "query"))
         gateway = public_api(dispatcher, identity, tls, query)
         public = await enter(open_listeners([Listener("gateway", "127.0.0.1", 0, gateway)], tls))
         document = {

@@ -17,9 +17,9 @@ from uuid import UUID, uuid4
 
 import asyncpg
 import httpx
-from pydantic import SecretStr
 
-from tests.support.systems.gateway import SERVICE, System, over, system
+from tests.support.service_tokens import AsGateway, as_service
+from tests.support.systems.gateway import System, over, system
 from tests.support.waiting import SECONDS, until
 from tracelake.data.delivery_items import Item, store_items
 from tracelake.delivery.check_address import Resolve
@@ -27,12 +27,13 @@ from tracelake.delivery.post import Sender
 from tracelake.delivery.routes import delivery_api
 from tracelake.delivery.send_alerts import AlertSender
 from tracelake.delivery.targets import Targets
+from tracelake.dispatcher.http.internal_routes import internal_api
 from tracelake.domain.ids import OrgId, delivery_id
 from tracelake.gateway.process import public_api
 from tracelake.runtime.metrics import Metrics
-from tracelake.settings import DeliverySettings, IdentitySettings
+from tracelake.settings import DeliverySettings
 from tracelake.store.db import open_pool
-from tracelake.wire.client import WORKER_TOKEN, DispatcherClient
+from tracelake.wire.client import DispatcherClient
 
 SECRET = "the secret of the channel"
 WRITER, READER, RIVAL = "acme|writer", "acme|reader", "rival|writer"
@@ -194,14 +195,15 @@ class DeliverySystem:
 async def delivery_system(
     state_db: str, queue_db: str, data_db: str, folder: Path, receiver: Receiver
 ) -> AsyncIterator[DeliverySystem]:
-    identity, metrics = IdentitySettings(worker_token=SecretStr(SERVICE)), Metrics()
-    async with system(state_db, queue_db, folder) as made, open_pool(data_db, name="test", max_size=8) as pool:
-        dispatcher = DispatcherClient(made.inside)
-        async with (
-            over(delivery_api(pool, dispatcher, identity, metrics), {WORKER_TOKEN: SERVICE}) as delivery,
-            over(public_api(dispatcher, made.identity, delivery=delivery)) as gateway,
-        ):
-            yield DeliverySystem(made, gateway, pool, data_db, receiver, metrics)
+    metrics = Metrics()
+    async with (
+        system(state_db, queue_db, folder) as made,
+        open_pool(data_db, name="test", max_size=8) as pool,
+        over(internal_api(made.control), as_service("delivery")) as inside,
+        over(delivery_api(pool, DispatcherClient(inside), metrics), auth=AsGateway("delivery")) as delivery,
+        over(public_api(DispatcherClient(made.inside), made.identity, delivery=delivery)) as gateway,
+    ):
+        yield DeliverySystem(made, gateway, pool, data_db, receiver, metrics)
 
 
 def now() -> int:

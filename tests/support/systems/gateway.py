@@ -11,9 +11,11 @@ from uuid import UUID
 
 import httpx
 from cryptography.hazmat.primitives.asymmetric import ec
+from pydantic import SecretStr
 
 from tests.support.dispatcher.control import control_for
 from tests.support.operators import registered
+from tests.support.service_tokens import TOKENS, AnyService, store_service_tokens
 from tracelake.dispatcher.control import Control
 from tracelake.dispatcher.http.internal_routes import internal_api
 from tracelake.domain.dag.catalog import OperatorSpec
@@ -21,10 +23,8 @@ from tracelake.gateway.process import public_api
 from tracelake.lite.home import public_pem
 from tracelake.lite.user_token import mint_user_token
 from tracelake.settings import IdentitySettings
-from tracelake.store.identity import hash_token
-from tracelake.wire.client import WORKER_TOKEN, DispatcherClient
+from tracelake.wire.client import DispatcherClient
 
-SERVICE = "a-worker-token"
 DAG = """\
 name: shop
 defaults: {runtime: dispatcher}
@@ -85,12 +85,11 @@ class System:
 async def system(state_dsn: str, queue_dsn: str, folder: Path) -> AsyncIterator[System]:
     """Organisations `acme` and `rival`, each with a reader, a writer and an admin: `acme|reader`, ..."""
     key = ec.generate_private_key(ec.SECP256R1())
-    identity = IdentitySettings(user_public_key=public_pem(key))
+    identity = IdentitySettings(user_public_key=public_pem(key), service_token=SecretStr(TOKENS["gateway"]))
     async with control_for(state_dsn, queue_dsn, folder) as control:
         await people(control)
-        service = {WORKER_TOKEN: SERVICE}
         async with (
-            over(internal_api(control), service) as inside,
+            over(internal_api(control), auth=AnyService()) as inside,
             over(public_api(DispatcherClient(inside), identity)) as gateway,
             over(internal_api(control)) as internal,
         ):
@@ -99,7 +98,7 @@ async def system(state_dsn: str, queue_dsn: str, folder: Path) -> AsyncIterator[
 
 
 async def people(control: Control) -> None:
-    await control.pool.execute("INSERT INTO worker_tokens (name, token_hash) VALUES ('test', $1)", hash_token(SERVICE))
+    await store_service_tokens(control.pool)
     for slug in ("acme", "rival"):
         org: UUID = await control.pool.fetchval("INSERT INTO orgs (name, slug) VALUES ($1, $1) RETURNING id", slug)
         for role in ("reader", "writer", "admin"):
@@ -111,6 +110,6 @@ async def people(control: Control) -> None:
             )
 
 
-def over(app: Any, headers: dict[str, str] | None = None) -> httpx.AsyncClient:
+def over(app: Any, headers: dict[str, str] | None = None, auth: httpx.Auth | None = None) -> httpx.AsyncClient:
     transport = httpx.ASGITransport(app, raise_app_exceptions=False)
-    return httpx.AsyncClient(transport=transport, base_url="https://test", headers=headers)
+    return httpx.AsyncClient(transport=transport, base_url="https://test", headers=headers, auth=auth)

@@ -26,6 +26,7 @@ import httpx
 from tests.support import ROOT
 from tests.support.child_process import program
 from tests.support.faults.backends import Faults
+from tests.support.service_tokens import TOKENS, AnyService, local_tokens
 from tests.support.waiting import SECONDS, until
 from tracelake.adapters.objects_disk import DiskObjects
 from tracelake.lite.certificates import ensure_certificates
@@ -34,9 +35,7 @@ from tracelake.ports import ObjectStore
 from tracelake.runtime.tls import TlsFiles
 from tracelake.store.db import OUTAGES
 from tracelake.store.first_start import FIRST_ADMIN, ensure_first_rows
-from tracelake.wire.user_calls import USER
-
-WORKER_TOKEN = "a worker token of the fault tests"
+from tracelake.wire.user.calls import USER
 
 
 class Child:
@@ -174,7 +173,7 @@ class System:
         task, internal = self.listeners[replica]
         more = {
             "endpoints": {"dispatcher_task": url_of(task), "dispatcher_internal": url_of(internal)},
-            "identity": {"worker_token": WORKER_TOKEN},
+            "identity": {"service_token": TOKENS["worker"]},
         }
         return self._start("worker", more, {"point": point, "nth": nth, "how": how}, faults, hold=hold, clock=clock)
 
@@ -185,7 +184,7 @@ class System:
         more = {
             "data": {"dsn": data_dsn},
             "endpoints": {"dispatcher_internal": url_of(self.listeners[0][1])},
-            "identity": {"worker_token": WORKER_TOKEN},
+            "identity": {"service_token": TOKENS["sink"]},
         }
         return self._start(role, more, {"point": point, "nth": nth, "how": how}, None)
 
@@ -194,7 +193,7 @@ class System:
             "gateway": {"port": port},
             "http": http,
             "endpoints": {"dispatcher_internal": url_of(self.listeners[0][1])},
-            "identity": {"worker_token": WORKER_TOKEN, "user_public_key": user_public_key},
+            "identity": {"service_token": TOKENS["gateway"], "user_public_key": user_public_key},
         }
         return self._start("gateway", more, {"point": None, "nth": 1, "how": "kill"}, None)
 
@@ -203,7 +202,7 @@ class System:
     ) -> Child:
         more = {
             "endpoints": {"dispatcher_internal": url_of(self.listeners[replica][1])},
-            "identity": {"worker_token": WORKER_TOKEN},
+            "identity": {"service_token": TOKENS["scheduler"]},
         }
         return self._start("scheduler", more, {"point": point, "nth": nth, "how": "kill"}, None, clock=clock)
 
@@ -213,7 +212,7 @@ class System:
         more = {
             "data": {"delivery_dsn": data_dsn},
             "endpoints": {"dispatcher_internal": url_of(self.listeners[0][1])},
-            "identity": {"worker_token": WORKER_TOKEN},
+            "identity": {"service_token": TOKENS["delivery"]},
             "delivery": settings,
         }
         return self._start("delivery", more, {"point": point, "nth": nth, "how": how}, None)
@@ -325,7 +324,7 @@ SELECT (SELECT count(*) FROM outbox WHERE status IN ('Pending', 'Processing')) A
 
 @asynccontextmanager
 async def a_system(fork_server: ForkServer, state_dsn: str, queue_dsn: str, folder: Path) -> AsyncIterator[System]:
-    await asyncio.to_thread(ensure_first_rows, state_dsn, WORKER_TOKEN)
+    await asyncio.to_thread(ensure_first_rows, state_dsn, local_tokens())
     tls = ensure_certificates(folder / "tls", datetime.now(UTC))
     async with (
         asyncpg.create_pool(state_dsn, min_size=0, max_size=3) as pool,
@@ -359,10 +358,11 @@ def url_of(port: int) -> str:
 
 @asynccontextmanager
 async def worker_client(system: System) -> AsyncIterator[httpx.AsyncClient]:
-    headers = {"x-trace-worker-token": WORKER_TOKEN, USER: FIRST_ADMIN}
     context = ssl.create_default_context(cafile=system.tls.ca)
     url = url_of(system.listeners[0][1])
-    async with httpx.AsyncClient(base_url=url, headers=headers, verify=context, timeout=SECONDS) as http:
+    async with httpx.AsyncClient(
+        base_url=url, headers={USER: FIRST_ADMIN}, auth=AnyService(), verify=context, timeout=SECONDS
+    ) as http:
         yield http
 
 

@@ -22,10 +22,11 @@ from pydantic import SecretStr
 
 from tests.support.dispatcher.control import Org, an_org, deployed_and_active
 from tests.support.operators import registered
+from tests.support.service_tokens import TOKENS, AsGateway, as_service
 from tests.support.systems.operators import Numbers, OperatorSystem, operator, operator_system
-from tests.support.systems.walk import TOKEN, working
+from tests.support.systems.walk import working
 from tests.support.verbs import trigger
-from tests.support.waiting import SECONDS
+from tests.support.waiting import SECONDS, until
 from tracelake.domain.dag.catalog import OperatorSpec, checked_by, every_input
 from tracelake.domain.dag.model import Storage
 from tracelake.gateway.process import public_api
@@ -118,6 +119,15 @@ class QuerySystem:
         assert answer.is_error, answer.text
         return answer.status_code, answer.json()["error"]["code"]
 
+    async def until_nothing_runs(self) -> None:
+        """The task of a canceled job may run forever, so cores are counted, not jobs."""
+        await until(lambda: not self.runs_tasks(), "Spark runs no task")
+
+    def runs_tasks(self) -> bool:
+        """Whether Spark works for any query."""
+        context: Any = self.operators.spark.sparkContext
+        return any(info.numRunningTasks() for info in context._jsc.sc().statusTracker().getExecutorInfos())
+
     async def ask_as(self, claimed: Claimed, sql: str, **more: Any) -> httpx.Response:
         """Query with a task's capability; `more` replaces fields of the request."""
         fence = {
@@ -160,7 +170,7 @@ class QuerySystem:
 
     async def counters(self) -> dict[tuple[str, str], float]:
         """The value of each metric, by its name and the values of its labels."""
-        answer = await self.query_internal.get("/metrics", headers={"authorization": f"Bearer {TOKEN}"})
+        answer = await self.query_internal.get("/metrics", headers=as_service("monitor"))
         return {
             (sample.name, " ".join(sample.labels.values())): sample.value
             for family in text_string_to_metric_families(answer.text)
@@ -196,7 +206,9 @@ async def started_system(
 @asynccontextmanager
 async def another_service(system: QuerySystem, **query: Any) -> AsyncIterator[QuerySystem]:
     """A second Query service and Gateway over the same Dispatcher and datasets, with other settings of queries."""
-    changed = {"query": system.settings.query.model_copy(update=query)}
+    home = system.settings.home.with_name(f"home-{uuid4()}")  # the audit's folder belongs to one service
+    home.mkdir()
+    changed = {"query": system.settings.query.model_copy(update=query), "home": home}
     settings = system.settings.model_copy(update=changed)
     async with _query_service(system.operators, settings, system.key, system.spark, system.rival) as other:
         yield other
@@ -211,11 +223,16 @@ async def _query_service(
     assert settings.data.query_dsn is not None
     async with (
         open_pool(settings.data.query_dsn.get_secret_value(), name="query", max_size=2) as pool,
-        serving(settings, pool, walk.dispatcher, spark, walk.control.objects, metrics=Metrics()) as listeners,
+        AsyncClient(
+            base_url=walk.listeners["dispatcher_internal"], verify=context, headers=as_service("query"), timeout=SECONDS
+        ) as dispatcher,
+        serving(
+            settings, pool, DispatcherClient(dispatcher), spark, walk.control.objects, metrics=Metrics()
+        ) as listeners,
         AsyncClient(
             base_url=listeners["query_internal"],
             verify=context,
-            headers={"X-Trace-Worker-Token": TOKEN},
+            auth=AsGateway("query"),
             timeout=SECONDS,
         ) as inside,
         AsyncClient(base_url=listeners["query_task"], verify=context, timeout=SECONDS) as task_api,
@@ -253,7 +270,7 @@ async def with_rows(system: QuerySystem) -> AsyncIterator[QuerySystem]:
 def _settings(
     operators: OperatorSystem, data: str, folder: Path, key: ec.EllipticCurvePrivateKey, query: dict[str, Any]
 ) -> Settings:
-    identity = IdentitySettings(user_public_key=public_pem(key), worker_token=SecretStr(TOKEN))
+    identity = IdentitySettings(user_public_key=public_pem(key), service_token=SecretStr(TOKENS["gateway"]))
     base = load_settings({}, home=folder / "query-home")
     tls = TlsSettings(
         ca=operators.walk.ca, cert=operators.walk.ca.parent / "server.pem", key=operators.walk.ca.parent / "server.pem"

@@ -9,15 +9,16 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import httpx
+from pydantic import SecretStr
 
 from tests.support.child_process import trace_process
+from tests.support.service_tokens import TOKENS, as_gateway
 from tests.support.systems.processes import is_ready
 from tests.support.systems.query import QuerySystem
-from tests.support.systems.walk import TOKEN
 from tests.support.waiting import SECONDS, until
 from tracelake.lite.network_ports import free_port
 from tracelake.runtime.http_client import AsyncClient
-from tracelake.settings import EndpointSettings, ObjectSettings
+from tracelake.settings import EndpointSettings, IdentitySettings, ObjectSettings
 
 COUNT = "SELECT count(*) AS n FROM orders"
 
@@ -31,13 +32,14 @@ async def a_service(
     settings = system.settings.model_copy(
         update={
             "home": home,
+            "identity": IdentitySettings(service_token=SecretStr(TOKENS["query"])),
             "objects": ObjectSettings(folder=system.operators.walk.control.objects.root),  # type: ignore[attr-defined]
             "endpoints": EndpointSettings(dispatcher_internal=system.operators.walk.listeners["dispatcher_internal"]),
             "query": system.settings.query.model_copy(update=limits),
             "spark": system.settings.spark.model_copy(update={"quick_compiler": True}),
         }
     )
-    headers = {"X-Trace-Worker-Token": TOKEN, "X-Trace-User": "reader"}
+    headers = as_gateway("reader", "query")
     url, log = f"https://127.0.0.1:{port}", home.parent / f"{home.name}.log"
     with trace_process("query", settings, log) as process:
         async with AsyncClient(base_url=url, verify=system.context, headers=headers, timeout=SECONDS) as listener:

@@ -21,7 +21,8 @@ from aiohttp import web
 from pydantic import SecretStr
 
 from tests.support.dispatcher.control import Org, deployed_and_active
-from tests.support.systems.walk import TOKEN, OnDispatcher, Walk, walking
+from tests.support.service_tokens import TOKENS
+from tests.support.systems.walk import OnDispatcher, Walk, walking
 from tests.support.udf.bundles import zipped
 from tests.support.waiting import SECONDS
 from tracelake.runtime.http_client import AsyncClient
@@ -188,7 +189,7 @@ def settings_for(walk: Walk, folder: Path, **udf: Any) -> Settings:
     return base.model_copy(
         update={
             "tls": TlsSettings(ca=walk.ca, cert=pem, key=pem),
-            "identity": IdentitySettings(worker_token=SecretStr(TOKEN)),
+            "identity": IdentitySettings(service_token=SecretStr(TOKENS["runner"])),
             "endpoints": EndpointSettings(
                 dispatcher_task=walk.listeners["dispatcher_task"],
                 dispatcher_internal=walk.listeners["dispatcher_internal"],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import subprocess
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -93,14 +93,21 @@ class Unchecked(CheckedSql):
         return self.text.replace("{granted}", next(iter(relations.values())))
 
 
+def as_it_is(checked: CheckedSql, _: Mapping[str, Relation]) -> ForSail:
+    """A statement that nothing changed: what Sail does with it is the test's question."""
+    return ForSail(checked, None)
+
+
 @asynccontextmanager
 async def sail_system(
-    folder: Path, data_dsn: str = "", objects: ObjectStore | None = None, **settings: Any
+    folder: Path,
+    data_dsn: str = "",
+    objects: ObjectStore | None = None,
+    translate: Callable[[CheckedSql, Mapping[str, Relation]], ForSail] = as_it_is,
+    **settings: Any,
 ) -> AsyncIterator[SailSystem]:
     objects, metrics = objects or DiskObjects(folder / "objects"), Metrics()
-    # Statements as they are: what Sail does with them is the test's question.
-    made = folder / "sail", objects, data_dsn, QuerySettings(**settings), metrics
-    engine = SailEngine(*made, translate=lambda sql, _: ForSail(sql, None))
+    engine = SailEngine(folder / "sail", objects, data_dsn, QuerySettings(**settings), metrics, translate=translate)
     try:
         yield SailSystem(engine, objects, folder, metrics)
     finally:

@@ -15,6 +15,7 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from http import HTTPStatus
 from pathlib import Path
 from typing import IO, Any, Final, Self
 
@@ -122,6 +123,16 @@ class TraceUp:
         context = ssl.create_default_context(cafile=ready["ca_file"])
         headers = {"authorization": f"Bearer {ready['user_token']}"}
         return httpx.Client(base_url=ready["endpoints"]["gateway"], headers=headers, verify=context, timeout=SECONDS)
+
+    def progress(self, request: str) -> dict[str, Any]:
+        """What has become of a trigger and of everything downstream of it."""
+        with self.client() as client:
+            answer = client.get(f"/v1/triggers/{request}", params={"downstream": "true"})
+        if answer.status_code == HTTPStatus.SERVICE_UNAVAILABLE:  # the machine is busy: not known
+            return {"ended": False, "succeeded": False}
+        assert answer.is_success, answer.text
+        found: dict[str, Any] = answer.json()
+        return found
 
     def trace(self, *command: str) -> subprocess.CompletedProcess[str]:
         """A command of the command line on this home."""

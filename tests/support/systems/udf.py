@@ -39,7 +39,7 @@ from tracelake.store.identity import find_user
 from tracelake.udf.invoke import Functions
 from tracelake.udf.object_stores import Stores
 from tracelake.udf.process import runner_api, running
-from tracelake.wire.user_bundles import BundleRequest
+from tracelake.wire.user.bundles import BundleRequest
 from tracelake.worker.run_udf import SandboxRunner
 from tracelake.worker.wrapper import Wrapper
 

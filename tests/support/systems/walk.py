@@ -16,6 +16,7 @@ from uuid import UUID, uuid4
 import httpx
 
 from tests.support.dispatcher.control import Org, an_org, control_for, deployed_and_active
+from tests.support.service_tokens import AnyService, store_service_tokens
 from tests.support.verbs import trigger
 from tests.support.waiting import SECONDS, until
 from tracelake.capability.verifier import Verifier
@@ -28,9 +29,15 @@ from tracelake.operators.api.context import Resources, TaskApi
 from tracelake.operators.api.outcome import Outcome
 from tracelake.ports import CredentialMinter, Invoker, ObjectStore
 from tracelake.runtime.http_client import AsyncClient, close_when_canceled
-from tracelake.settings import DispatcherSettings, ObjectSettings, TlsSettings, load_settings
+from tracelake.settings import (
+    DispatcherSettings,
+    ObjectSettings,
+    QueueSettings,
+    TlsSettings,
+    TokenSettings,
+    load_settings,
+)
 from tracelake.store.db import OUTAGES
-from tracelake.store.identity import hash_token
 from tracelake.store.signing_keys import published
 from tracelake.wire.client import DispatcherClient, TaskClient
 from tracelake.wire.output_messages import CompleteRequest
@@ -41,7 +48,6 @@ from tracelake.worker.wrapper import Wrapper
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-TOKEN = "the worker token"
 DAG = """
 name: walk
 jobs:
@@ -139,9 +145,10 @@ class OnDispatcher:
 @asynccontextmanager
 async def walking(
     state_db: str,
-    queue_db: str,
+    queue: str | QueueSettings,
     tmp_path: Path,
     *,
+    tokens: TokenSettings | None = None,
     replica: str = "one",
     deploys: bool = True,
     beat_seconds: float = 5.0,
@@ -161,7 +168,7 @@ async def walking(
     settings = load_settings({}, home=tmp_path).model_copy(
         update={"tls": tls, "dispatcher": DispatcherSettings(beat_seconds=beat_seconds, task_port=task_port)}
     )
-    async with control_for(state_db, queue_db, tmp_path, replica=replica) as bare:
+    async with control_for(state_db, queue, tmp_path, replica=replica, tokens=tokens) as bare:
         verifier = Verifier(lambda: published(bare.pool), settings.tokens)
         control = replace(
             bare,
@@ -174,12 +181,11 @@ async def walking(
         )
         org = await _deployed(control) if deploys else await _found(control)
         context = ssl.create_default_context(cafile=files.ca)
-        headers = {"X-Trace-Worker-Token": TOKEN}
         async with (
             dispatching(control, verifier, settings, invoker) as listeners,
             AsyncClient(
                 base_url=listeners["dispatcher_internal"],
-                headers=headers,
+                auth=AnyService(),
                 transport=line(close_when_canceled(httpx.AsyncHTTPTransport(verify=context))),
                 timeout=SECONDS,
             ) as internal,
@@ -201,8 +207,7 @@ async def working(wrapper: Wrapper) -> AsyncIterator[None]:
 
 async def _deployed(control: Control) -> Org:
     org = await an_org(control.pool)
-    token = "INSERT INTO worker_tokens (name, token_hash) VALUES ('w', $1)"
-    await control.pool.execute(token, hash_token(TOKEN))
+    await store_service_tokens(control.pool)
     await deployed_and_active(control, org, DAG)
     return org
 

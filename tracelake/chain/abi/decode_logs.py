@@ -15,16 +15,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tracelake.chain.abi.events import BASE_COLUMNS, AbiEvent, Argument
+from tracelake.chain.abi.events import BASE_COLUMNS, READ_COLUMNS, AbiEvent, Argument
 from tracelake.chain.abi.types import AbiType
 from tracelake.chain.abi.values import WORD, LogData, Undecodable, plain
 from tracelake.chain.abi.words import Mask, Words, columns_of, fields_of, well_formed
 from tracelake.chain.schemas import LOGS
 
-READ = pa.schema(
-    [LOGS.field(name) for name in (*BASE_COLUMNS, "chain_id", "topic0", "topic1", "topic2", "topic3", "data")]
-)
-"""The columns of logs that are needed."""
+READ = pa.schema([LOGS.field(name) for name in READ_COLUMNS])
 
 
 @dataclass(frozen=True, slots=True)

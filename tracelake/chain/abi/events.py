@@ -36,6 +36,8 @@ BASE_COLUMNS = (
     "address",
 )
 """What every decoded row keeps of its log; `address` is the contract's."""
+READ_COLUMNS = (*BASE_COLUMNS, "chain_id", "topic0", "topic1", "topic2", "topic3", "data")
+"""The columns of logs that are needed."""
 _MOST_INDEXED = 3
 _LARGEST = 16 << 20
 """Bytes of an ABI file."""

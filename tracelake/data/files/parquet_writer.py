@@ -9,10 +9,11 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
 
+from tracelake.data.files.column_hashes import Hashes, column_hashes
 from tracelake.domain.object_names import Folder
 from tracelake.domain.ranges import Range, format_file_part
 from tracelake.errors import ObjectExists, TraceError
@@ -27,7 +28,8 @@ if TYPE_CHECKING:
 SUFFIX: Final = ".parquet"
 COMPRESSION: Final = "zstd"
 _REPORT: Final = (
-    "part int, name string, rows long, bytes long, sha256 string, columns string, meta string, least long, most long"
+    "part int, name string, rows long, bytes long, sha256 string, columns string, hashes string, meta string,"
+    " least long, most long"
 )
 
 
@@ -46,6 +48,8 @@ class Written:
     file: FileEntry
     columns: tuple[ColumnEntry, ...]
     meta: str = ""
+    hashes: Hashes = field(default_factory=dict)
+    """Of its columns."""
 
 
 Tables = Mapping[str, "pa.Table"]
@@ -152,7 +156,7 @@ def _write_batches(
     body = memoryview(sink.getvalue()).cast("B")  # Arrow's buffers have signed bytes, which the store takes for a list
     digest, name = hashlib.sha256(body).hexdigest(), _put(place, stem, body)
     entry = FileEntry(name=name, rows=rows, bytes=len(body), sha256=digest, numbers=seen.numbers)
-    return Written(part, entry, tuple(columns_of(schema)))
+    return Written(part, entry, tuple(columns_of(schema)), hashes=column_hashes(body, schema))
 
 
 class _Seen:
@@ -198,8 +202,9 @@ def columns_of(schema: pa.Schema) -> Iterator[ColumnEntry]:
     """Return names and Spark's types, as a reader needs them."""
     from pyspark.sql.pandas.types import from_arrow_type
 
-    for field in schema:
-        yield ColumnEntry(name=field.name, type=from_arrow_type(field.type, prefer_timestamp_ntz=True).simpleString())
+    for column in schema:
+        kind = from_arrow_type(column.type, prefer_timestamp_ntz=True)
+        yield ColumnEntry(name=column.name, type=kind.simpleString())
 
 
 def _report(written: Sequence[Written], metas: Sequence[str] | None = None) -> pa.RecordBatch:
@@ -212,11 +217,12 @@ def _report(written: Sequence[Written], metas: Sequence[str] | None = None) -> p
         "bytes": [report.file.bytes for report in written],
         "sha256": [report.file.sha256 for report in written],
         "columns": [json.dumps([[column.name, column.type] for column in report.columns]) for report in written],
+        "hashes": [json.dumps(report.hashes) for report in written],
         "meta": list(metas or ["" for _ in written]),
         "least": [report.file.numbers and report.file.numbers[0] for report in written],
         "most": [report.file.numbers and report.file.numbers[1] for report in written],
     }
-    types = [pa.int32(), pa.string(), *[pa.int64()] * 2, *[pa.string()] * 3, *[pa.int64()] * 2]
+    types = [pa.int32(), pa.string(), *[pa.int64()] * 2, *[pa.string()] * 4, *[pa.int64()] * 2]
     arrays = [pa.array(values, kind) for values, kind in zip(columns.values(), types, strict=True)]
     return pa.RecordBatch.from_arrays(arrays, names=list(columns))
 
@@ -225,4 +231,4 @@ def _written(row: Any, meta: str = "") -> Written:
     numbers = None if row["least"] is None else (row["least"], row["most"])
     entry = FileEntry(name=row["name"], rows=row["rows"], bytes=row["bytes"], sha256=row["sha256"], numbers=numbers)
     columns = tuple(ColumnEntry(name=name, type=kind) for name, kind in json.loads(row["columns"]))
-    return Written(row["part"], entry, columns, meta)
+    return Written(row["part"], entry, columns, meta, json.loads(row["hashes"]))

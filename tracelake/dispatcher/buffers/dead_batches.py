@@ -20,7 +20,7 @@ from tracelake.errors import Conflict, NotFound, ObjectExists
 from tracelake.ports import ObjectStore
 from tracelake.runtime.crash_points import crash_point
 from tracelake.store.queries import Row, find_row, queries
-from tracelake.wire.user_datasets import DeadBatchList, DeadBatchQuery, DeadBatchRow, ReplayAnswer
+from tracelake.wire.user.datasets import DeadBatchList, DeadBatchQuery, DeadBatchRow, ReplayAnswer
 
 
 class Publish(Row, frozen=True):

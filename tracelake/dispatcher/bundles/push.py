@@ -23,7 +23,7 @@ from tracelake.errors import Conflict, InvalidBundle, InvalidRequest, NotFound, 
 from tracelake.ports import ObjectStore
 from tracelake.store.identity import User
 from tracelake.store.queries import queries
-from tracelake.wire.user_bundles import BundleAnswer, BundleRequest
+from tracelake.wire.user.bundles import BundleAnswer, BundleRequest
 
 TRIES = 3
 """A refused bundle may be announced again while it is checked: then it is checked again."""

@@ -18,7 +18,7 @@ from tracelake.domain.task import TaskState
 from tracelake.errors import Conflict, NotFound
 from tracelake.runtime.crash_points import crash_point
 from tracelake.store.queries import Connection, fetch_rows, queries
-from tracelake.wire.user_dags import DeactivateAnswer
+from tracelake.wire.user.dags import DeactivateAnswer
 
 TRIES = 5
 """How often a claim of one of its tasks may come between."""

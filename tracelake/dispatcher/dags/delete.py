@@ -15,7 +15,7 @@ from tracelake.errors import Conflict, NotFound
 from tracelake.runtime.crash_points import crash_point
 from tracelake.store.identity import User
 from tracelake.store.queries import Connection, Row, fetch_row, queries
-from tracelake.wire.user_dags import DeleteDagAnswer
+from tracelake.wire.user.dags import DeleteDagAnswer
 
 
 class DagUse(Row, frozen=True):

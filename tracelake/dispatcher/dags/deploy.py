@@ -18,11 +18,13 @@ import asyncpg
 from tracelake.dispatcher.bundles.find_usable import find_usable
 from tracelake.dispatcher.dags.basis import Generations, find_basis
 from tracelake.dispatcher.dags.catalog import Published, catalog, operators
+from tracelake.dispatcher.dags.columns_read import columns_read
 from tracelake.dispatcher.dags.proposals import proposal_warnings
 from tracelake.domain.dag.catalog import Catalog, RuntimeSpec, Wired
 from tracelake.domain.dag.hashes import (
     BUFFERED,
     Basis,
+    canonical_json,
     dataset_ids,
     declared_ids,
     generation_ids,
@@ -267,7 +269,8 @@ class _NewVersion:
         )
         wheres = [None if job_input.where is None else as_json(job_input.where) for job_input in job.inputs]
         names, triggers = [job_input.name for job_input in job.inputs], [job_input.trigger for job_input in job.inputs]
-        await self.connection.execute(sql["insert_inputs"], self.org, own, read, wheres, names, triggers)
+        columns = [_as_json(columns_read(job, job_input)) for job_input in job.inputs]
+        await self.connection.execute(sql["insert_inputs"], self.org, own, read, wheres, names, triggers, columns)
         await self._insert_column_lineage(job, own, written, dict(zip(names, read, strict=True)))
 
     async def _insert_column_lineage(
@@ -341,6 +344,10 @@ def _columns(
         job.replay,
         memo_hash(job, operators().get(job.operator)),
     )
+
+
+def _as_json(names: Sequence[str] | None) -> str | None:
+    return None if names is None else canonical_json(names)
 
 
 def _interval(seconds: int | None) -> timedelta | None:

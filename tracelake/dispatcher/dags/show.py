@@ -8,7 +8,7 @@ import asyncpg
 
 from tracelake.errors import NotFound
 from tracelake.store.queries import queries
-from tracelake.wire.user_dags import DagDetail, DagList, DagRow, JobRow, Version, VersionList
+from tracelake.wire.user.dags import DagDetail, DagList, DagRow, JobRow, Version, VersionList
 
 
 async def list_dags(pool: asyncpg.Pool, org_id: UUID) -> DagList:

@@ -15,7 +15,7 @@ from tracelake.errors import Conflict
 from tracelake.runtime.crash_points import crash_point
 from tracelake.store.identity import User
 from tracelake.store.queries import Row, fetch_row, queries
-from tracelake.wire.user_datasets import DropAnswer
+from tracelake.wire.user.datasets import DropAnswer
 
 
 class DatasetUse(Row, frozen=True):

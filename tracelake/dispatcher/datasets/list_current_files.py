@@ -8,7 +8,7 @@ from tracelake.dispatcher.datasets.partitions import generation_head, partitions
 from tracelake.dispatcher.datasets.show import show_dataset
 from tracelake.errors import NotFound
 from tracelake.store.identity import User
-from tracelake.wire.user_datasets import DatasetFiles, FilePartition
+from tracelake.wire.user.datasets import DatasetFiles, FilePartition
 
 
 async def list_dataset_files(pool: asyncpg.Pool, user: User, name_or_uuid: str) -> DatasetFiles:

@@ -8,7 +8,7 @@ import msgspec
 from tracelake.dispatcher.datasets.show import find_dataset
 from tracelake.store.identity import User
 from tracelake.store.queries import Row, find_row, queries
-from tracelake.wire.user_ledger import LedgerEntry, LedgerPage, LedgerQuery
+from tracelake.wire.user.ledger import LedgerEntry, LedgerPage, LedgerQuery
 
 
 class LedgerEnds(Row, frozen=True):

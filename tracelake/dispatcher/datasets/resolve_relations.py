@@ -15,6 +15,7 @@ from uuid import UUID
 import asyncpg
 
 from tracelake.dispatcher.datasets.partitions import ColdCopy, Partition, cold_copies, refuse_removed
+from tracelake.domain.pressure import Priority
 from tracelake.errors import InvalidRequest, LeaseLost, NotFound
 from tracelake.store.identity import User
 from tracelake.store.queries import Row, fetch_rows, queries
@@ -62,7 +63,7 @@ async def user_relations(pool: asyncpg.Pool, user: User, request: RelationsReque
     if len(tables) < len(names):
         records = await pool.fetch(queries("relations")["list_readable_names"], *reader, MAX_READABLE)
         readable = [name for (name,) in records]
-    relations = await _relations(pool, tables, request)
+    relations = await _relations(pool, tables, request) if request.files else _without_files(tables)
     return RelationsAnswer(org_id=user.org_id, user_id=user.id, relations=relations, readable=readable)
 
 
@@ -71,7 +72,7 @@ async def task_relations(pool: asyncpg.Pool, request: RelationsRequest) -> Relat
     running = await pool.fetchrow(sql["running_attempt"], *fence)
     if running is None:
         raise LeaseLost("the attempt is not the current one, or has ended", where="/attempt", hint="stop the task")
-    org_id, job_id = running
+    org_id, job_id, priority = running
     tables = await fetch_rows(
         pool,
         sql["list_task_tables"],
@@ -83,7 +84,8 @@ async def task_relations(pool: asyncpg.Pool, request: RelationsRequest) -> Relat
         *_moments([table.as_of for table in request.tables]),
         job_id,
     )
-    return RelationsAnswer(org_id=org_id, user_id=None, relations=await _relations(pool, tables, request))
+    relations = await _relations(pool, tables, request)
+    return RelationsAnswer(org_id=org_id, user_id=None, relations=relations, priority=Priority(priority))
 
 
 def _moments(moments: Sequence[Moment | None]) -> tuple[list[int | None], list[datetime | None]]:
@@ -118,6 +120,21 @@ async def _relations(pool: asyncpg.Pool, tables: Sequence[Table], request: Relat
             filters=table.filters,
         )
         for table, pin in zip(tables, pins, strict=True)
+    ]
+
+
+def _without_files(tables: Sequence[Table]) -> list[Relation]:
+    return [
+        Relation(
+            name=table.name,
+            dataset_uuid=table.dataset_uuid,
+            dataset_version=table.dataset_version,
+            commit=table.commit,
+            hot=table.hot,
+            cold=None,
+            filters=table.filters,
+        )
+        for table in tables
     ]
 
 

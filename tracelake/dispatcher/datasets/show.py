@@ -11,7 +11,7 @@ from tracelake.dispatcher.datasets.find_key import find_key
 from tracelake.errors import NotFound
 from tracelake.store.identity import User
 from tracelake.store.queries import queries
-from tracelake.wire.user_datasets import DatasetDetail, DatasetList, DatasetRow
+from tracelake.wire.user.datasets import DatasetDetail, DatasetList, DatasetRow
 
 MOST_COMMITS = 20
 

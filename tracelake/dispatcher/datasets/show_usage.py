@@ -8,7 +8,7 @@ from uuid import UUID
 import asyncpg
 
 from tracelake.store.queries import queries
-from tracelake.wire.user_usage import GenerationUsage, OldRows, TableUsage, Usage, UsageQuery
+from tracelake.wire.user.usage import GenerationUsage, OldRows, TableUsage, Usage, UsageQuery
 
 MOST_GENERATIONS: Final = 500
 

@@ -9,7 +9,7 @@ import msgspec
 
 from tracelake.errors import NotFound
 from tracelake.store.queries import queries
-from tracelake.wire.user_dags import TriggerProgress
+from tracelake.wire.user.dags import TriggerProgress
 
 SHOWN_FAILURES = 20
 

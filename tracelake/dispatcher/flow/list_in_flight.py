@@ -8,7 +8,7 @@ import asyncpg
 from msgspec.structs import asdict
 
 from tracelake.store.queries import Row, fetch_rows, queries
-from tracelake.wire.user_dags import InFlight, InFlightList, RpcPoolUse
+from tracelake.wire.user.dags import InFlight, InFlightList, RpcPoolUse
 
 
 class InFlightRow(Row, frozen=True):

@@ -8,7 +8,7 @@ from uuid import UUID
 import asyncpg
 
 from tracelake.store.queries import Row, fetch_rows, queries
-from tracelake.wire.user_dags import PausedJob, PauseList
+from tracelake.wire.user.dags import PausedJob, PauseList
 
 
 class PauseRow(Row, frozen=True):

@@ -17,7 +17,7 @@ from tracelake.errors import Conflict, NotFound
 from tracelake.runtime.crash_points import crash_point
 from tracelake.store.identity import User
 from tracelake.store.queries import Connection, Queryable, Row, find_row, queries
-from tracelake.wire.user_dags import PauseAnswer
+from tracelake.wire.user.dags import PauseAnswer
 
 RELEASED_AT_ONCE = 1_000
 

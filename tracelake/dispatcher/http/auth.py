@@ -1,4 +1,4 @@
-"""Authenticates calls: the internal API takes a worker token, the task API a capability; neither replaces the other."""
+"""Authenticates calls: a service by its token at the internal API, a task by its capability at the task API."""
 
 from __future__ import annotations
 
@@ -9,45 +9,52 @@ from starlette.requests import Request
 
 from tracelake.capability.claims import Claims
 from tracelake.capability.verifier import Verifier
+from tracelake.dispatcher.identity.known_tokens import KnownTokens
 from tracelake.domain.grants import ALWAYS
-from tracelake.errors import Forbidden, Unauthenticated
-from tracelake.runtime.listeners import bearer
-from tracelake.store.identity import hash_token, is_worker_token
+from tracelake.domain.service_tokens import hash_token, proven_until
+from tracelake.errors import Forbidden, ServiceUnavailable, Unauthenticated
+from tracelake.store.identity import User, find_user
 from tracelake.wire.message import Fenced
+from tracelake.wire.service_gate import UNKNOWN, ServiceCaller, caller_of, named_user, shown_token
+from tracelake.wire.service_user import PROOF, SERVICE_TOKEN, ServiceUser
+from tracelake.wire.user.calls import USER
 
-WORKER_TOKEN = "x-trace-worker-token"  # noqa: S105 - a header's name
 CAPABILITY = "x-trace-task-capability"
-REMEMBERED_SECONDS = 5.0
-"""How long a worker token that was checked is trusted: a revoked one can be used for as long."""
 
 
-class WorkerGate:
-    """Checks worker tokens, each against the database at most every few seconds."""
+class ServiceGate:
+    """Finds the service of a call among the tokens that this process knows."""
 
-    def __init__(self, pool: asyncpg.Pool) -> None:
-        self._pool = pool
-        self._good: dict[bytes, float] = {}
+    def __init__(self, known: KnownTokens) -> None:
+        self._known = known
 
-    async def require(self, request: Request) -> None:
-        await self._check(request.headers.get(WORKER_TOKEN), f"header {WORKER_TOKEN}")
+    async def caller(self, request: Request) -> ServiceCaller:
+        found = await self._known.find(hash_token(shown_token(request)), "dispatcher")
+        if found is None:
+            raise Unauthenticated(UNKNOWN, where=f"header {SERVICE_TOKEN}")
+        return found
 
-    async def require_bearer(self, request: Request) -> None:
-        """The same token, also as Prometheus can send it: `Authorization: Bearer`."""
-        if WORKER_TOKEN in request.headers:
-            await self.require(request)
-        else:
-            await self._check(bearer(request), "header authorization")
 
-    async def _check(self, token: str | None, where: str) -> None:
-        if token is None:
-            raise Unauthenticated("the internal API needs a worker token", where=where)
-        shown = hash_token(token)
-        if self._good.get(shown, 0.0) > time.monotonic():
-            return
-        if not await is_worker_token(self._pool, token):
-            self._good.pop(shown, None)
-            raise Unauthenticated("the worker token is unknown or was revoked", where=where)
-        self._good[shown] = time.monotonic() + REMEMBERED_SECONDS
+async def calling_user(pool: asyncpg.Pool, known: KnownTokens, request: Request) -> User:
+    """The user for whom the call is made: whom the Gateway names, or whom it asked another service to act for."""
+    named = named_user(request)
+    await require_proof(known, request, named)
+    found = await find_user(pool, named.subject)
+    if found is None:
+        raise Unauthenticated("the token is valid, but its user is not known here", where=f"header {USER}")
+    return found
+
+
+async def require_proof(known: KnownTokens, request: Request, named: ServiceUser) -> None:
+    """Only the Gateway names users by its own word: any other service shows what the Gateway wrote for it."""
+    service = caller_of(request).service
+    if service == "gateway":
+        return
+    until = proven_until(named.proof, await known.gateways(), named.subject, service)
+    if until is None:
+        raise Forbidden(f"no Gateway asked the service {service} to act for this user", where=f"header {PROOF}")
+    if until < time.time():  # a call that took longer than any should: the user may make it again
+        raise ServiceUnavailable("the call of the user began too long ago", where=f"header {PROOF}", hint="repeat it")
 
 
 async def require_capability(request: Request, verifier: Verifier, body: Fenced) -> Claims:

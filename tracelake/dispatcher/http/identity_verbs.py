@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from uuid import UUID
 
+from tracelake.dispatcher.audit.show import list_audit, verify_audit
 from tracelake.dispatcher.http.user_call import UserCall, Verb
 from tracelake.dispatcher.identity.add_user import add_user
 from tracelake.dispatcher.identity.create_org import create_org
@@ -12,6 +13,11 @@ from tracelake.dispatcher.identity.create_role import create_role
 from tracelake.dispatcher.identity.delete_role import delete_role
 from tracelake.dispatcher.identity.members import grant_role, list_role_members, revoke_role
 from tracelake.dispatcher.identity.remove_user import remove_user
+from tracelake.dispatcher.identity.service_tokens import (
+    create_service_token,
+    list_service_tokens,
+    revoke_service_token,
+)
 from tracelake.dispatcher.identity.set_access import set_access, show_access
 from tracelake.dispatcher.identity.set_user_role import set_user_role
 from tracelake.dispatcher.identity.show_orgs import list_orgs, show_org
@@ -41,6 +47,15 @@ IDENTITY_VERBS: Mapping[str, Verb] = {
     "list_tokens": lambda asked: list_tokens(asked.pool, asked.user),
     "create_token": lambda asked: create_token(asked.pool, asked.user, asked.body),
     "revoke_token": lambda asked: revoke_token(asked.pool, asked.user, asked.path["token"]),
+    "list_audit": lambda asked: list_audit(asked.pool, asked.org, asked.query),
+    "verify_audit": lambda asked: verify_audit(asked.pool, asked.org),
+    "list_service_tokens": lambda asked: list_service_tokens(asked.pool),
+    "create_service_token": lambda asked: create_service_token(
+        asked.pool, asked.after.service_tokens, asked.control.runtimes, asked.body
+    ),
+    "revoke_service_token": lambda asked: revoke_service_token(
+        asked.pool, asked.after.service_tokens, UUID(asked.path["service_token"])
+    ),
     "list_orgs": lambda asked: list_orgs(asked.pool),
     "show_org": lambda asked: show_org(asked.pool, asked.path["org"]),
     "create_org": lambda asked: create_org(asked.pool, asked.body),

@@ -19,14 +19,16 @@ from tracelake.dispatcher.buffers.settle import settle_buffers
 from tracelake.dispatcher.control import Control
 from tracelake.dispatcher.flow.lease_rpc_shares import lease_rpc_shares
 from tracelake.dispatcher.flow.read_worker_load import read_worker_load
-from tracelake.dispatcher.http.auth import WorkerGate
+from tracelake.dispatcher.http.auth import ServiceGate, require_proof
 from tracelake.dispatcher.http.openapi import document
 from tracelake.dispatcher.http.query_routes import query_routes
 from tracelake.dispatcher.http.user_routes import user_routes
+from tracelake.dispatcher.identity.known_tokens import KnownTokens
 from tracelake.dispatcher.read_gauges import Gauges
 from tracelake.dispatcher.sources.accept_hooks import HookCall
 from tracelake.dispatcher.sources.fire_schedules import fire_schedules
 from tracelake.dispatcher.sources.stop_all import drain_sources
+from tracelake.dispatcher.tasks.claim import bind_claims
 from tracelake.dispatcher.tasks.fetch import fetch_task
 from tracelake.dispatcher.tasks.names import fields
 from tracelake.errors import InvalidRequest, NotFound, TraceError, Unavailable
@@ -39,9 +41,11 @@ from tracelake.store.identity import find_user, find_user_token
 from tracelake.store.signing_keys import published
 from tracelake.wire.alert_messages import FailuresRequest, TargetsRequest
 from tracelake.wire.buffer_messages import BufferRequest, SettleRequest
-from tracelake.wire.identity_messages import UserTokenAnswer, UserTokenRequest
+from tracelake.wire.identity_messages import ServiceTokenAnswer, ServiceTokenCheck, UserTokenAnswer, UserTokenRequest
 from tracelake.wire.read_call import read_message
 from tracelake.wire.rpc_share_messages import RpcSharesRequest
+from tracelake.wire.service_gate import UNKNOWN, caller_of, guarded
+from tracelake.wire.service_user import PROOF, ServiceUser
 from tracelake.wire.source_messages import (
     CHANGES_SECONDS,
     MAX_HOOKS_BODY,
@@ -65,16 +69,16 @@ log = structlog.get_logger()
 
 
 def internal_api(control: Control) -> Starlette:
-    gate, payloads = WorkerGate(control.pool), control.payloads()
+    known, payloads = KnownTokens(control.pool, control.after_commit.service_tokens), control.payloads()
     gauges = Gauges(control.pool, control.queue, control.runtimes, control.metrics)
 
     async def task_fetch(request: Request) -> Response:
-        await gate.require(request)
         task_id = _uuid(_parameter(request, "task_id"), "task_id")
-        return json_response(await fetch_task(control.pool, control.jobs, payloads, task_id))
+        runtimes = caller_of(request).runtimes
+        return json_response(await fetch_task(control.pool, control.jobs, payloads, runtimes, task_id))
 
     async def openapi(request: Request) -> Response:
-        await gate.require(request)
+        del request
         return json_response(document())
 
     async def jwks(request: Request) -> Response:
@@ -82,11 +86,10 @@ def internal_api(control: Control) -> Starlette:
         return json_response(await published(control.pool))
 
     async def sources_drain(request: Request) -> Response:
-        await gate.require(request)
+        del request
         return json_response(DrainAnswer(stopping=await drain_sources(control.pool, control.after_commit)))
 
     async def batches(request: Request) -> Response:
-        await gate.require(request)
         return json_response(
             await buffer_records(
                 control.pool, control.places.scratch_bucket, await read_message(request, BufferRequest)
@@ -94,13 +97,12 @@ def internal_api(control: Control) -> Starlette:
         )
 
     async def settle(request: Request) -> Response:
-        await gate.require(request)
         return json_response(
             await settle_buffers(control.pool, control.after_commit.outbox, await read_message(request, SettleRequest))
         )
 
     async def metrics(request: Request) -> Response:
-        await gate.require_bearer(request)
+        del request
         await gauges.refresh()
         return Response(control.metrics.text(), media_type=OPENMETRICS_TEXT)
 
@@ -109,73 +111,79 @@ def internal_api(control: Control) -> Starlette:
         Route("/internal/buffer/records", batches, methods=["POST"]),
         Route("/internal/buffer/settle", settle, methods=["POST"]),
         Route("/metrics", metrics, methods=["GET"]),
-        *_for_workers(control, gate),
+        *_for_workers(control),
         Route("/internal/task-fetch", task_fetch, methods=["GET"]),
-        *_for_gateways(control, gate),
+        *_about_identities(control, known),
         Route("/internal/openapi.json", openapi, methods=["GET"]),
         Route("/internal/jwks/task", jwks, methods=["GET"]),
-        *query_routes(control, gate),
-        *_for_delivery(control, gate),
-        *_for_schedulers(control, gate),
-        *_for_senders(control, gate),
-        *user_routes(control),
+        *query_routes(control, known),
+        *_for_delivery(control),
+        *_for_schedulers(control),
+        *_for_senders(control),
+        *user_routes(control, known),
     ]
-    return listener_app(routes, lambda: answers(control.pool), OUTAGES, lambda away: unavailable(away, control.home))
+    allowed = guarded("dispatcher", routes, ServiceGate(known))
+    return listener_app(allowed, lambda: answers(control.pool), OUTAGES, lambda away: unavailable(away, control.home))
 
 
-def _for_gateways(control: Control, gate: WorkerGate) -> list[Route]:
+def _about_identities(control: Control, known: KnownTokens) -> list[Route]:
     async def user(request: Request) -> Response:
-        await gate.require(request)
-        found = await find_user(control.pool, _parameter(request, "external_id"))
+        subject = _parameter(request, "external_id")
+        await require_proof(known, request, ServiceUser(subject, request.headers.get(PROOF, "")))
+        found = await find_user(control.pool, subject)
         if found is None:
             raise NotFound("no such user", where="query external_id")
         return json_response(found)
 
     async def user_token(request: Request) -> Response:
-        await gate.require(request)
         asked = await read_message(request, UserTokenRequest)
         found = await find_user_token(control.pool, bytes.fromhex(asked.token_hash))
         if found is None:
             raise NotFound("no such token, or it has expired or was revoked", where="/token_hash")
         return json_response(UserTokenAnswer(token_id=found))
 
+    async def service_token(request: Request) -> Response:
+        asked = await read_message(request, ServiceTokenCheck)
+        # Only as the listener of the calling service receives it: what others receive is not its business.
+        found = await known.find(bytes.fromhex(asked.token_hash), caller_of(request).service)
+        if found is None:
+            raise NotFound(UNKNOWN, where="/token_hash")
+        return json_response(ServiceTokenAnswer(service=found.service))
+
     return [
         Route("/internal/user", user, methods=["GET"]),
         Route("/internal/user-token", user_token, methods=["POST"]),
+        Route("/internal/service-token", service_token, methods=["POST"]),
     ]
 
 
-def _for_workers(control: Control, gate: WorkerGate) -> list[Route]:
+def _for_workers(control: Control) -> list[Route]:
     claim = control.claimer().batched()
 
     async def task_claim(request: Request) -> Response:
-        await gate.require(request)
         body = await read_message(request, ClaimRequest)
         add_log_fields({"task": body.task_id})
-        answer = await claim(body)
+        (bound,) = bind_claims([body], caller_of(request).runtimes)
+        answer = await claim(bound)
         if isinstance(answer, Claimed) and (job := control.names.of(body.task_id)) is not None:
             _name(fields(job, body.task_id, answer.attempt), body.worker_id)
         return json_response(answer)
 
     async def task_claim_batch(request: Request) -> Response:
-        await gate.require(request)
         body = await read_message(request, ClaimBatchRequest)
-        answers = await claim.together(body.one_by_one())
+        answers = await claim.together(bind_claims(body.one_by_one(), caller_of(request).runtimes))
         if is_debugging():
             _log_claimed(control, answers, body.worker_id)
         return json_response(ClaimBatchAnswer(answers=answers))
 
     async def stops(request: Request) -> Response:
-        await gate.require(request)
         waits = control.after_commit.stops.after(_mark(request), STOPS_SECONDS)
         return json_response(await cancel_on_disconnect(request, waits))
 
     async def worker_load(request: Request) -> Response:
-        await gate.require(request)
         return json_response(await read_worker_load(control.pool, _parameter(request, "runtime")))
 
     async def rpc_shares(request: Request) -> Response:
-        await gate.require(request)
         asked = await read_message(request, RpcSharesRequest)
         return json_response(await lease_rpc_shares(control.pool, asked, control.flow.rpc_lease_seconds))
 
@@ -188,13 +196,11 @@ def _for_workers(control: Control, gate: WorkerGate) -> list[Route]:
     ]
 
 
-def _for_delivery(control: Control, gate: WorkerGate) -> list[Route]:
+def _for_delivery(control: Control) -> list[Route]:
     async def targets(request: Request) -> Response:
-        await gate.require(request)
         return json_response(await alert_targets(control.pool, await read_message(request, TargetsRequest)))
 
     async def failures(request: Request) -> Response:
-        await gate.require(request)
         return json_response(
             await failure_alerts(control.pool, control.failure_alert, await read_message(request, FailuresRequest))
         )
@@ -205,13 +211,12 @@ def _for_delivery(control: Control, gate: WorkerGate) -> list[Route]:
     ]
 
 
-def _for_schedulers(control: Control, gate: WorkerGate) -> list[Route]:
+def _for_schedulers(control: Control) -> list[Route]:
     async def fire(request: Request) -> Response:
-        await gate.require(request)
+        del request
         return json_response(await fire_schedules(control.pool, control.after_commit))
 
     async def changes(request: Request) -> Response:
-        await gate.require(request)
         waits = control.after_commit.schedules.after(_mark(request), _seconds(request))
         answer = await cancel_on_disconnect(request, waits)
         return json_response(ChangesAnswer(mark=answer.mark, changed=answer.changed))
@@ -222,11 +227,10 @@ def _for_schedulers(control: Control, gate: WorkerGate) -> list[Route]:
     ]
 
 
-def _for_senders(control: Control, gate: WorkerGate) -> list[Route]:
+def _for_senders(control: Control) -> list[Route]:
     accept = control.hooks().batched()
 
     async def hooks(request: Request) -> Response:
-        await gate.require(request)
         asked = await read_message(request, HookBatchRequest, MAX_HOOKS_BODY)
         calls = [HookCall(item.org, item.dag, item.job, item.headers, item.body) for item in asked.items]
         outcomes = [_hook_outcome(answer) for answer in await accept.settled(calls)]

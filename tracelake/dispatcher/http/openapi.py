@@ -26,6 +26,8 @@ from tracelake.wire.identity_messages import (
     CredentialsAnswer,
     CredentialsRequest,
     KeySet,
+    ServiceTokenAnswer,
+    ServiceTokenCheck,
     UserAnswer,
     UserTokenAnswer,
     UserTokenRequest,
@@ -61,12 +63,12 @@ from tracelake.wire.task_messages import (
     StopsAnswer,
     WorkerLoadAnswer,
 )
-from tracelake.wire.user_calls import CALLS, USER
+from tracelake.wire.user.calls import CALLS, USER
 
 TEXT = {"type": "string"}
-Identity = Literal["worker", "task"]
+Identity = Literal["service", "task"]
 SECURITY = {
-    "worker": {"type": "apiKey", "in": "header", "name": "X-Trace-Worker-Token"},
+    "service": {"type": "apiKey", "in": "header", "name": "X-Trace-Worker-Token"},
     "task": {"type": "apiKey", "in": "header", "name": "X-Trace-Task-Capability"},
 }
 RESPONSES = {
@@ -130,57 +132,72 @@ ROUTES = (
     DescribedRoute(
         "post", "/v1/task/buffer-publish", "Send a batch", BufferPublishAnswer, "task", BufferPublishRequest
     ),
-    DescribedRoute("post", "/internal/task-claim", "Take a task", Claimed | NotClaimed, "worker", ClaimRequest),
-    DescribedRoute("post", "/internal/task-claim-batch", "Take several", ClaimBatchAnswer, "worker", ClaimBatchRequest),
-    DescribedRoute("get", "/internal/task-fetch", "Look at a task", FetchAnswer, "worker", query=FetchQuery),
+    DescribedRoute("post", "/internal/task-claim", "Take a task", Claimed | NotClaimed, "service", ClaimRequest),
     DescribedRoute(
-        "get", "/internal/task-stops", "Wait for tasks to be ended", StopsAnswer, "worker", query=StopsQuery
+        "post", "/internal/task-claim-batch", "Take several", ClaimBatchAnswer, "service", ClaimBatchRequest
+    ),
+    DescribedRoute("get", "/internal/task-fetch", "Look at a task", FetchAnswer, "service", query=FetchQuery),
+    DescribedRoute(
+        "get", "/internal/task-stops", "Wait for tasks to be ended", StopsAnswer, "service", query=StopsQuery
     ),
     DescribedRoute(
-        "get", "/internal/worker-load", "What a runtime's tasks need", WorkerLoadAnswer, "worker", query=WorkerLoadQuery
+        "get",
+        "/internal/worker-load",
+        "What a runtime's tasks need",
+        WorkerLoadAnswer,
+        "service",
+        query=WorkerLoadQuery,
     ),
     DescribedRoute(
-        "post", "/internal/rpc-shares", "Lease shares of pools of nodes", RpcSharesAnswer, "worker", RpcSharesRequest
+        "post", "/internal/rpc-shares", "Lease shares of pools of nodes", RpcSharesAnswer, "service", RpcSharesRequest
     ),
     DescribedRoute(
-        "post", "/internal/user-token", "Find a personal access token", UserTokenAnswer, "worker", UserTokenRequest
+        "post", "/internal/user-token", "Find a personal access token", UserTokenAnswer, "service", UserTokenRequest
     ),
-    DescribedRoute("get", "/internal/user", "A user by subject", UserAnswer, "worker", query=UserQuery),
-    DescribedRoute("post", "/internal/sources/drain", "The system goes down", DrainAnswer, "worker"),
     DescribedRoute(
-        "post", "/internal/buffer/records", "What the sink may believe", BufferAnswer, "worker", BufferRequest
+        "post",
+        "/internal/service-token",
+        "Whose a service's token is",
+        ServiceTokenAnswer,
+        "service",
+        ServiceTokenCheck,
     ),
-    DescribedRoute("post", "/internal/buffer/settle", "What became of batches", SettleAnswer, "worker", SettleRequest),
-    DescribedRoute("post", "/internal/alerts/targets", "Where alerts go", TargetsAnswer, "worker", TargetsRequest),
+    DescribedRoute("get", "/internal/user", "A user by subject", UserAnswer, "service", query=UserQuery),
+    DescribedRoute("post", "/internal/sources/drain", "The system goes down", DrainAnswer, "service"),
+    DescribedRoute(
+        "post", "/internal/buffer/records", "What the sink may believe", BufferAnswer, "service", BufferRequest
+    ),
+    DescribedRoute("post", "/internal/buffer/settle", "What became of batches", SettleAnswer, "service", SettleRequest),
+    DescribedRoute("post", "/internal/alerts/targets", "Where alerts go", TargetsAnswer, "service", TargetsRequest),
     DescribedRoute(
         "post",
         "/internal/alerts/failures",
         "Alerts about tasks that have failed for good",
         FailuresAnswer,
-        "worker",
+        "service",
         FailuresRequest,
     ),
     DescribedRoute(
-        "post", "/internal/query/relations", "What a question reads", RelationsAnswer, "worker", RelationsRequest
+        "post", "/internal/query/relations", "What a question reads", RelationsAnswer, "service", RelationsRequest
     ),
     DescribedRoute(
-        "post", "/internal/query/comparisons/take", "A dataset of a release to compare now", ComparisonTaken, "worker"
+        "post", "/internal/query/comparisons/take", "A dataset of a release to compare now", ComparisonTaken, "service"
     ),
     DescribedRoute(
         "post",
         "/internal/query/comparisons/report",
         "Progress or outcome of a comparison",
         ComparisonHeld,
-        "worker",
+        "service",
         ComparisonReport,
     ),
-    DescribedRoute("post", "/internal/query/audit", "What was asked", AuditAnswer, "worker", AuditRequest),
-    DescribedRoute("post", "/internal/schedules/fire", "Fire the slots that are due", FiredAnswer, "worker"),
+    DescribedRoute("post", "/internal/query/audit", "What was asked", AuditAnswer, "service", AuditRequest),
+    DescribedRoute("post", "/internal/schedules/fire", "Fire the slots that are due", FiredAnswer, "service"),
     DescribedRoute(
-        "get", "/internal/schedules/changes", "Wait for schedules to change", ChangesAnswer, "worker", query=StopsQuery
+        "get", "/internal/schedules/changes", "Wait for schedules to change", ChangesAnswer, "service", query=StopsQuery
     ),
     DescribedRoute(
-        "post", "/internal/hooks", "Calls of webhooks, as they came", HookBatchAnswer, "worker", HookBatchRequest
+        "post", "/internal/hooks", "Calls of webhooks, as they came", HookBatchAnswer, "service", HookBatchRequest
     ),
     DescribedRoute("get", "/v1/udf/bundle/{sha256}", "The zip that a URL opens", bytes, None, query=BundleQuery),
     DescribedRoute("get", "/internal/jwks/task", "Public keys of capabilities", KeySet, None),
@@ -195,7 +212,7 @@ def document(service: Literal["task", "internal"] | None = None) -> dict[str, An
     for route in routes:
         paths.setdefault(route.path, {})[route.method] = _route(route)
     for call in calls:
-        about = operation(call) | {"summary": call.summary, "security": [{"worker": []}]}
+        about = operation(call) | {"summary": call.summary, "security": [{"service": []}]}
         about["parameters"] = [*about["parameters"], _user_header()]
         paths.setdefault(f"/internal/v1{call.path}", {})[call.method.lower()] = about
     kinds = [kind for route in routes for kind in (route.answer, route.body) if kind is not None]

@@ -9,8 +9,8 @@ from starlette.routing import Route
 from tracelake.dispatcher.control import Control
 from tracelake.dispatcher.datasets.resolve_relations import task_relations, user_relations
 from tracelake.dispatcher.datasets.store_audit import store_audit
-from tracelake.dispatcher.http.auth import WorkerGate
-from tracelake.dispatcher.http.user_routes import asking_user
+from tracelake.dispatcher.http.auth import calling_user
+from tracelake.dispatcher.identity.known_tokens import KnownTokens
 from tracelake.dispatcher.releases.take_comparison import report_comparison, take_comparison
 from tracelake.runtime.listeners import json_response
 from tracelake.wire.comparison_messages import ComparisonReport
@@ -18,24 +18,22 @@ from tracelake.wire.query_messages import AuditRequest, RelationsRequest
 from tracelake.wire.read_call import read_message
 
 
-def query_routes(control: Control, gate: WorkerGate) -> list[Route]:
+def query_routes(control: Control, known: KnownTokens) -> list[Route]:
     async def relations(request: Request) -> Response:
-        await gate.require(request)
         asked = await read_message(request, RelationsRequest)
         if asked.task_id is not None:
             return json_response(await task_relations(control.pool, asked))
-        return json_response(await user_relations(control.pool, await asking_user(control.pool, request), asked))
+        user = await calling_user(control.pool, known, request)
+        return json_response(await user_relations(control.pool, user, asked))
 
     async def audit(request: Request) -> Response:
-        await gate.require(request)
         return json_response(await store_audit(control.pool, await read_message(request, AuditRequest)))
 
     async def take(request: Request) -> Response:
-        await gate.require(request)
+        del request
         return json_response(await take_comparison(control.pool))
 
     async def report(request: Request) -> Response:
-        await gate.require(request)
         found = await read_message(request, ComparisonReport)
         return json_response(await report_comparison(control.pool, control.after_commit, found))
 

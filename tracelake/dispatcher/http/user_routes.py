@@ -1,15 +1,16 @@
 """Calls of users, at the internal API: the Gateway has verified the user, whose role decides what is allowed.
 
-A caller here has shown a worker token and names a user in `X-Trace-User`. Organisation and role are read from that
+A caller here names a user in `X-Trace-User`: the Gateway, or a service that it asked to act for him. Organisation and
+role are read from that
 user's row for each call, so a role taken away is gone at once; nothing in a request can choose either.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import asdict
 from typing import Any
-from urllib.parse import unquote
 from uuid import UUID, uuid4
 
 import asyncpg
@@ -20,6 +21,7 @@ from starlette.routing import Route
 from tracelake.dispatcher.alerts.edit import create_alert, delete_alert, update_alert
 from tracelake.dispatcher.alerts.edit_channels import create_channel, delete_channel, update_channel
 from tracelake.dispatcher.alerts.show import list_alerts, list_channels, show_alert, show_channel
+from tracelake.dispatcher.audit.record import CallEntry, recorded
 from tracelake.dispatcher.buffers.dead_batches import list_dead_batches, replay_batch
 from tracelake.dispatcher.bundles.list import list_bundles, show_bundle
 from tracelake.dispatcher.bundles.push import announce_bundle, finalize_bundle, upload_bundle
@@ -40,9 +42,10 @@ from tracelake.dispatcher.events.trigger_progress import trigger_progress
 from tracelake.dispatcher.flow.list_in_flight import list_in_flight
 from tracelake.dispatcher.flow.list_pauses import list_pauses
 from tracelake.dispatcher.flow.pause_job import pause_job, resume_job
-from tracelake.dispatcher.http.auth import WorkerGate
+from tracelake.dispatcher.http.auth import calling_user
 from tracelake.dispatcher.http.identity_verbs import IDENTITY_VERBS
 from tracelake.dispatcher.http.user_call import UserCall, Verb
+from tracelake.dispatcher.identity.known_tokens import KnownTokens
 from tracelake.dispatcher.outbox.list import list_outbox
 from tracelake.dispatcher.outbox.retry import retry_outbox
 from tracelake.dispatcher.releases.abandon import abandon_release
@@ -53,6 +56,7 @@ from tracelake.dispatcher.releases.show import list_releases, show_release
 from tracelake.dispatcher.releases.start import start_release
 from tracelake.dispatcher.signal import AfterCommit
 from tracelake.dispatcher.sources.show import list_deliveries, list_sources, show_source
+from tracelake.dispatcher.sources.warn_missing_secrets import warn_missing_secrets
 from tracelake.dispatcher.tasks.cancel import cancel_task
 from tracelake.dispatcher.tasks.cancel_many import cancel_tasks
 from tracelake.dispatcher.tasks.list import failed_tasks, list_tasks
@@ -65,43 +69,51 @@ from tracelake.dispatcher.versions.show_backfills import Change, change_backfill
 from tracelake.dispatcher.versions.start_backfill import start_backfill
 from tracelake.dispatcher.why.explain import explain
 from tracelake.domain.event import read_partition
-from tracelake.errors import InvalidRequest, Unauthenticated
+from tracelake.errors import InvalidRequest
 from tracelake.runtime.listeners import json_response
 from tracelake.runtime.read_body import read_bounded
 from tracelake.store.db import OUTAGES, unavailable
-from tracelake.store.identity import User, find_user
+from tracelake.store.identity import User
 from tracelake.wire.message import Message
 from tracelake.wire.read_call import read_body, read_query, require_platform, require_role
-from tracelake.wire.user_backfills import BackfillRow
-from tracelake.wire.user_calls import CALLS, USER, Call, named
-from tracelake.wire.user_dags import ActivateAnswer, DagWarning, DeployAnswer, TriggerAnswer, TriggerRequest
-from tracelake.wire.user_datasets import InvalidateAnswer, InvalidateRequest
-from tracelake.wire.user_releases import Plan, ReleaseAnswer
+from tracelake.wire.service_user import CLIENT
+from tracelake.wire.user.backfills import BackfillRow
+from tracelake.wire.user.calls import CALLS, Call, named
+from tracelake.wire.user.dags import ActivateAnswer, DagWarning, DeployAnswer, TriggerAnswer, TriggerRequest
+from tracelake.wire.user.datasets import InvalidateAnswer, InvalidateRequest
+from tracelake.wire.user.releases import Plan, ReleaseAnswer
 
 
-def user_routes(control: Control) -> list[Route]:
-    gate = WorkerGate(control.pool)
+def user_routes(control: Control, known: KnownTokens) -> list[Route]:
     return [
-        Route(f"/internal/v1{call.path}", _endpoint(control, gate, call, VERBS[name]), methods=[call.method])
+        Route(f"/internal/v1{call.path}", _endpoint(control, known, call, VERBS[name]), methods=[call.method])
         for name, call in CALLS.items()
         if call.service == "dispatcher"
     ]
 
 
-def _endpoint(control: Control, gate: WorkerGate, call: Call, verb: Verb) -> Callable[[Request], Awaitable[Response]]:
+def _endpoint(control: Control, known: KnownTokens, call: Call, verb: Verb) -> Callable[[Request], Awaitable[Response]]:
     async def endpoint(request: Request) -> Response:
         try:
-            await gate.require(request)
-            user = await asking_user(control.pool, request)
-            require_role(user.role, call)
-            require_platform(user.platform_admin, call)
-            path, query = named(request.path_params), read_query(request, call)
-            asked = UserCall(control, user, path, query, await _body(control, request, call))
-            return json_response(await _tried_twice(verb, asked))
+            user = await calling_user(control.pool, known, request)
+            path = named(request.path_params)
+            async with recorded(control.pool, _entry(user, call, path, request), reads=call.method == "GET"):
+                require_role(user.role, call)
+                require_platform(user.platform_admin, call)
+                query = read_query(request, call)
+                asked = UserCall(control, user, path, query, await _body(control, request, call))
+                return json_response(await _tried_twice(verb, asked))
         except OUTAGES as away:
             raise unavailable(away, control.home) from None
 
     return endpoint
+
+
+def _entry(user: User, call: Call, path: Mapping[str, str], request: Request) -> CallEntry:
+    """Neither query nor body: those may hold secrets."""
+    token = f" token {user.token_id}" if user.token_id else ""
+    origin = f"{request.headers.get(CLIENT, 'unknown')[:64]}{token}"
+    return CallEntry(user.id, call.name, " ".join(f"{name}={value}" for name, value in path.items()), origin)
 
 
 async def _tried_twice(verb: Verb, asked: UserCall) -> Any:
@@ -110,15 +122,6 @@ async def _tried_twice(verb: Verb, asked: UserCall) -> Any:
         return await verb(asked)
     except asyncpg.TransactionRollbackError:
         return await verb(asked)
-
-
-async def asking_user(pool: asyncpg.Pool, request: Request) -> User:
-    """As the Gateway named him. The header is percent-encoded: a subject may be any text."""
-    subject = unquote(request.headers.get(USER, ""))
-    found = await find_user(pool, subject) if subject and "\0" not in subject else None
-    if found is None:
-        raise Unauthenticated("the token is good, but its user is not known here", where=f"header {USER}")
-    return found
 
 
 async def _body(control: Control, request: Request, call: Call) -> Message | bytes | None:
@@ -131,6 +134,7 @@ async def _deploy(asked: UserCall) -> DeployAnswer:
     runtimes, bucket = asked.control.runtime_specs(), asked.control.places.bucket
     named = asked.user, asked.path["dag"], asked.body.yaml
     done = await deploy_named(asked.pool, *named, runtimes=runtimes, bucket=bucket)
+    missing = await asyncio.to_thread(warn_missing_secrets, asked.body.yaml, asked.control.hook_secrets)
     return DeployAnswer(
         dag_version_id=done.dag_version_id,
         dag_name=done.dag_name,
@@ -138,7 +142,7 @@ async def _deploy(asked: UserCall) -> DeployAnswer:
         created=done.created,
         jobs=list(done.jobs),
         datasets=list(done.datasets.values()),
-        warnings=[DagWarning(**asdict(warning)) for warning in done.warnings],
+        warnings=[DagWarning(**asdict(warning)) for warning in (*done.warnings, *missing)],
     )
 
 

@@ -12,7 +12,7 @@ from tracelake.domain.subjects import compare_key, why_no_email, why_no_subject
 from tracelake.errors import Conflict, InvalidRequest
 from tracelake.store.identity import Role, User
 from tracelake.store.queries import Connection, queries
-from tracelake.wire.user_identity import UserRequest, UserRow
+from tracelake.wire.user.identity import UserRequest, UserRow
 
 
 async def add_user(pool: asyncpg.Pool, admin: User, request: UserRequest) -> UserRow:

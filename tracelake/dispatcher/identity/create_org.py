@@ -9,7 +9,7 @@ from tracelake.dispatcher.identity.create_role import check_name
 from tracelake.dispatcher.identity.show_orgs import list_orgs, show_org
 from tracelake.errors import Conflict
 from tracelake.store.queries import queries
-from tracelake.wire.user_identity import OrgRequest, OrgRow
+from tracelake.wire.user.identity import OrgRequest, OrgRow
 
 
 async def create_org(pool: asyncpg.Pool, request: OrgRequest) -> OrgRow:

@@ -12,7 +12,7 @@ from tracelake.domain.subjects import compare_key, why_no_name
 from tracelake.errors import Conflict, InvalidRequest
 from tracelake.store.identity import User
 from tracelake.store.queries import queries
-from tracelake.wire.user_identity import RoleRequest, RoleRow
+from tracelake.wire.user.identity import RoleRequest, RoleRow
 
 
 async def create_role(pool: asyncpg.Pool, admin: User, request: RoleRequest) -> RoleRow:

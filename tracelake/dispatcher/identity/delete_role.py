@@ -9,7 +9,7 @@ from tracelake.dispatcher.identity.show_roles import show_role
 from tracelake.errors import Conflict
 from tracelake.store.identity import User
 from tracelake.store.queries import queries
-from tracelake.wire.user_identity import RoleDeleted, RoleRow
+from tracelake.wire.user.identity import RoleDeleted, RoleRow
 
 
 async def delete_role(pool: asyncpg.Pool, admin: User, role: str, *, force: bool) -> RoleDeleted:

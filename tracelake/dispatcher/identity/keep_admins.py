@@ -6,7 +6,7 @@ from uuid import UUID
 
 from tracelake.errors import Conflict
 from tracelake.store.queries import Connection, queries
-from tracelake.wire.user_identity import UserRow
+from tracelake.wire.user.identity import UserRow
 
 
 async def keep_admins(connection: Connection, org_id: UUID, user: UserRow) -> None:

@@ -11,7 +11,7 @@ from tracelake.dispatcher.identity.show_roles import show_role
 from tracelake.dispatcher.identity.show_users import show_user
 from tracelake.store.identity import User
 from tracelake.store.queries import queries
-from tracelake.wire.user_identity import MemberList, MemberRow, MembershipAnswer
+from tracelake.wire.user.identity import MemberList, MemberRow, MembershipAnswer
 
 
 async def list_role_members(pool: asyncpg.Pool, org_id: UUID, role: str) -> MemberList:

@@ -11,7 +11,7 @@ from tracelake.dispatcher.identity.keep_admins import keep_admins
 from tracelake.dispatcher.identity.show_users import show_user
 from tracelake.store.identity import User
 from tracelake.store.queries import queries
-from tracelake.wire.user_identity import UserRemoved
+from tracelake.wire.user.identity import UserRemoved
 
 
 async def remove_user(pool: asyncpg.Pool, admin: User, user_id: UUID) -> UserRemoved:

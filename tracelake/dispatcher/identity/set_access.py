@@ -16,7 +16,7 @@ from tracelake.domain.suggest import closest
 from tracelake.errors import Conflict, InvalidRequest, NotFound
 from tracelake.store.identity import User
 from tracelake.store.queries import Connection, Queryable, Row, fetch_row, queries
-from tracelake.wire.user_identity import AccessAnswer, AccessChange
+from tracelake.wire.user.identity import AccessAnswer, AccessChange
 
 
 class Access(Row, frozen=True):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tracelake.errors import NotFound
 from tracelake.store.queries import Queryable, queries
-from tracelake.wire.user_identity import OrgList, OrgRow
+from tracelake.wire.user.identity import OrgList, OrgRow
 
 
 async def list_orgs(database: Queryable) -> OrgList:

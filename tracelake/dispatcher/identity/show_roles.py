@@ -7,7 +7,7 @@ from uuid import UUID
 from tracelake.domain.suggest import closest
 from tracelake.errors import NotFound
 from tracelake.store.queries import Queryable, queries
-from tracelake.wire.user_identity import RoleList, RoleRow
+from tracelake.wire.user.identity import RoleList, RoleRow
 
 
 async def list_roles(database: Queryable, org_id: UUID) -> RoleList:

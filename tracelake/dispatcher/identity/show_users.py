@@ -6,7 +6,7 @@ from uuid import UUID
 
 from tracelake.errors import NotFound
 from tracelake.store.queries import Queryable, queries
-from tracelake.wire.user_identity import UserList, UserRow, UsersQuery
+from tracelake.wire.user.identity import UserList, UserRow, UsersQuery
 
 
 async def list_users(database: Queryable, org_id: UUID, query: UsersQuery) -> UserList:

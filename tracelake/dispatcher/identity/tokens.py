@@ -7,12 +7,13 @@ import secrets
 import asyncpg
 import msgspec
 
+from tracelake.domain.service_tokens import hash_token
 from tracelake.domain.subjects import USER_TOKEN
 from tracelake.errors import Conflict, Forbidden, InvalidRequest, NotFound
-from tracelake.store.identity import User, hash_token
+from tracelake.store.identity import User
 from tracelake.store.queries import Queryable, queries
 from tracelake.wire.call import ROLES
-from tracelake.wire.user_identity import TokenList, TokenMade, TokenRequest, TokenRevoked, TokenRow
+from tracelake.wire.user.identity import TokenList, TokenMade, TokenRequest, TokenRevoked, TokenRow
 
 
 async def list_tokens(database: Queryable, user: User) -> TokenList:

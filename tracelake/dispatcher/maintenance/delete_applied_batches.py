@@ -16,6 +16,7 @@ from tracelake.domain.object_names import ObjectName
 from tracelake.errors import InvalidRequest
 from tracelake.ports import ObjectStore
 from tracelake.runtime.crash_points import crash_point
+from tracelake.store.files_lock import may_delete_files
 from tracelake.store.queries import Row, fetch_rows, queries
 
 BATCH = 500
@@ -47,6 +48,8 @@ class DeleteAppliedBatches(Periodic):
         """Returns how many were deleted. The store is called under row locks that no other statement waits for."""
         sql = queries("buffered")
         async with self.pool.acquire() as connection, connection.transaction():
+            if not await may_delete_files(connection):
+                return 0
             batches = await fetch_rows(connection, sql["lock_deletable"], Batch, self.keep, BATCH)
             if batches:
                 crash_point("delete_applied_batches.before_remove")

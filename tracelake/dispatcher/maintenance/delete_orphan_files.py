@@ -22,6 +22,7 @@ from tracelake.domain.object_names import Folder, ObjectName
 from tracelake.domain.storage_locations import buffer_folder, repaired_name, scratch_folder, shared_buffer_folder
 from tracelake.ports import ObjectStore
 from tracelake.runtime.crash_points import crash_point
+from tracelake.store.files_lock import may_delete_files
 from tracelake.store.queries import Connection, Row, fetch_rows, queries
 from tracelake.wire.markers import MARKER, attempt_folder
 
@@ -67,7 +68,7 @@ class DeleteOrphanFiles(Periodic):
         async with self.pool.acquire() as connection, connection.transaction():
             await connection.execute(sql["first_mark"])
             mark = await connection.fetchval(sql["lock_mark"])
-            if mark is None:
+            if mark is None or not await may_delete_files(connection):
                 return 0
             attempts = _settled(await fetch_rows(connection, sql["list_attempts"], Attempt, mark, self.grace, BATCH))
             if attempts:

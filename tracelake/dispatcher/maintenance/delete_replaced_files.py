@@ -22,6 +22,7 @@ from tracelake.domain.object_names import Folder, ObjectName
 from tracelake.errors import InvalidRequest
 from tracelake.ports import ObjectStore
 from tracelake.runtime.crash_points import crash_point
+from tracelake.store.files_lock import may_delete_files
 from tracelake.store.queries import Queryable, Row, fetch_rows, queries
 from tracelake.wire.markers import MARKER
 
@@ -52,7 +53,7 @@ class DeleteReplacedFiles(Periodic):
         sql = queries("orphan_files")
         async with self.pool.acquire() as connection, connection.transaction():
             await connection.execute(sql["first_mark"])
-            if await connection.fetchval(sql["lock_mark"]) is None:
+            if await connection.fetchval(sql["lock_mark"]) is None or not await may_delete_files(connection):
                 return 0
             replaced = await fetch_rows(
                 connection, sql["mark_replaced_partitions"], ReplacedPartition, self.keep, BATCH

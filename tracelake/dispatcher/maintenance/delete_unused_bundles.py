@@ -18,6 +18,7 @@ import asyncpg
 from tracelake.dispatcher.maintenance.loop import Periodic
 from tracelake.domain.object_names import ObjectName
 from tracelake.ports import ObjectStore
+from tracelake.store.files_lock import may_delete_files
 from tracelake.store.queries import Connection, Row, fetch_rows, queries
 
 BATCH: Final = 100
@@ -46,6 +47,8 @@ class DeleteUnusedBundles(Periodic):
         sql = queries("bundles")
         await self.pool.execute(sql["refuse_unused"], self.keep, REASON, BATCH)
         async with self.pool.acquire() as connection, connection.transaction():
+            if not await may_delete_files(connection):
+                return 0
             await self._restore_used(connection)
             bundles = await fetch_rows(connection, sql["lock_unused"], UnusedBundle, REASON, BATCH)
             if bundles:

@@ -15,7 +15,7 @@ from contextlib import suppress
 import asyncpg
 
 from tracelake.dispatcher.maintenance.loop import stopped
-from tracelake.dispatcher.signal import AfterCommit, Signal
+from tracelake.dispatcher.signal import AfterCommit, Changed, Signal
 from tracelake.dispatcher.tasks.stop_signals import Stops
 from tracelake.runtime.listen import listen, pool_connection
 from tracelake.store.db import OUTAGES
@@ -30,7 +30,7 @@ class ListenForReplicas:
 
     def __init__(self, pool: asyncpg.Pool, after: AfterCommit, replica: str) -> None:
         self._pool, self._replica, self._metrics = pool, replica, after.metrics
-        self._signals: dict[str, Signal | Stops] = {
+        self._signals: dict[str, Signal | Stops | Changed] = {
             "outbox": after.outbox,
             "leases": after.leases,
             "flow": after.flow,
@@ -39,6 +39,7 @@ class ListenForReplicas:
             "backfills": after.backfills,
             "stops": after.stops,
             "schedules": after.schedules,
+            "service_tokens": after.service_tokens,
         }
         self._sending: set[asyncio.Task[None]] = set()
         self._listening: asyncio.Task[None] | None = None

@@ -23,6 +23,7 @@ from tracelake.dispatcher.maintenance.loop import Periodic
 from tracelake.domain.object_names import Folder, ObjectName
 from tracelake.ports import ObjectStore
 from tracelake.runtime.crash_points import crash_point
+from tracelake.store.files_lock import may_delete_files
 from tracelake.store.queries import Row, fetch_rows, find_row, queries
 from tracelake.wire.markers import MARKER, attempt_folder
 
@@ -55,6 +56,8 @@ class RemoveLeftGenerations(Periodic):
     async def once(self) -> int:
         """Returns how many generations were removed, or lost their files."""
         removed = await self._remove()
+        if not await may_delete_files(self.pool):  # a backup that began before `_remove` has these files
+            return removed
         undeleted = await fetch_rows(self.pool, queries("left_generations")["list_undeleted"], RemovedGeneration, BATCH)
         for generation in undeleted:
             await self._delete_files(generation)

@@ -16,13 +16,13 @@ import msgspec
 from tracelake.dispatcher.events.route import BATCH, HOLD, Routed, Router
 from tracelake.dispatcher.outbox.dispatch import EntryDispatcher, OutboxEntry, WakeUp
 from tracelake.dispatcher.outbox.wake_ups import WakeUps
+from tracelake.domain.tiers import BUFFER_QUEUE
 from tracelake.runtime.crash_points import crash_point
 from tracelake.store.queries import Row, fetch_row, fetch_rows, queries
 
 A = TypeVar("A")
 B = TypeVar("B")
 
-BUFFER_QUEUE: Final = "buffer"
 IN_A_ROW: Final = 10 * BATCH
 """How many events are routed before the other entries have their turn."""
 

@@ -7,7 +7,7 @@ from uuid import UUID
 import asyncpg
 
 from tracelake.store.queries import queries
-from tracelake.wire.user_outbox import OutboxList, OutboxQuery, OutboxRow
+from tracelake.wire.user.outbox import OutboxList, OutboxQuery, OutboxRow
 
 
 async def list_outbox(pool: asyncpg.Pool, org_id: UUID, asked: OutboxQuery) -> OutboxList:

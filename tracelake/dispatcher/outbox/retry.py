@@ -11,7 +11,7 @@ from tracelake.dispatcher.signal import Signal
 from tracelake.errors import Unavailable
 from tracelake.runtime.crash_points import crash_point
 from tracelake.store.queries import queries
-from tracelake.wire.user_outbox import OutboxRetryAnswer
+from tracelake.wire.user.outbox import OutboxRetryAnswer
 
 
 async def retry_outbox(

@@ -13,7 +13,7 @@ from tracelake.domain.task import TaskState
 from tracelake.errors import Conflict
 from tracelake.runtime.crash_points import crash_point
 from tracelake.store.queries import Connection, fetch_row, fetch_rows, queries
-from tracelake.wire.user_releases import ReleaseRow
+from tracelake.wire.user.releases import ReleaseRow
 
 TRIES = 5
 """How often a claim of one of its tasks may come between."""

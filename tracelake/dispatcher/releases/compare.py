@@ -21,7 +21,7 @@ from tracelake.domain.ids import OrgId
 from tracelake.errors import Conflict
 from tracelake.runtime.crash_points import crash_point
 from tracelake.store.queries import Connection, Queryable, Row, fetch_rows, queries
-from tracelake.wire.user_releases import ReleaseComparison, ReleaseDiff
+from tracelake.wire.user.releases import ReleaseComparison, ReleaseDiff
 
 LATE: Final = timedelta(seconds=60)
 """A comparison that nothing has begun by then is mentioned."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -9,15 +10,17 @@ from typing import Literal
 from uuid import UUID
 
 import asyncpg
+import msgspec
 
 from tracelake.dispatcher.dags.deploy import Runtimes
 from tracelake.dispatcher.dags.proposals import other_proposals
+from tracelake.dispatcher.releases.predict_changes import FormerJob, PredictedChanges, predict_changes
 from tracelake.dispatcher.releases.resolve import Change, Member, Pointer, resolve
 from tracelake.domain.dag.hashes import canonical_json, dataset_ids, declared_ids, job_hash
 from tracelake.domain.dag.model import Dag, SourceKind
 from tracelake.domain.ids import DatasetId, OrgId
 from tracelake.store.queries import Queryable, Row, fetch_rows, queries
-from tracelake.wire.user_releases import Action, Cause, Plan, PlannedDag, PlannedDataset
+from tracelake.wire.user.releases import Action, Cause, Plan, PlannedDag, PlannedDataset, UnreadChange
 
 VOLATILE = frozenset({"partitions", "reused", "rows", "bytes", "seconds", "requests", "users"})
 """What changes with every commit and query: not part of a plan's hash."""
@@ -28,6 +31,7 @@ class Size(Row, frozen=True):
     partitions: int
     rows: int
     bytes: int
+    hashed: bool
 
 
 class JobUse(Row, frozen=True):
@@ -42,12 +46,6 @@ class JobUse(Row, frozen=True):
 class QueryUsers(Row, frozen=True):
     dataset_uuid: UUID
     users: int
-
-
-class JobHash(Row, frozen=True):
-    dag_name: str
-    job_name: str
-    config_hash: str
 
 
 @dataclass(frozen=True)
@@ -75,6 +73,7 @@ class _Known:
     users: Mapping[UUID, int]
     hashes: Mapping[tuple[str, str], str]
     """Of the jobs of the active versions."""
+    predicted: PredictedChanges
 
 
 async def _measure(database: Queryable, change: Change) -> _Known:
@@ -85,12 +84,14 @@ async def _measure(database: Queryable, change: Change) -> _Known:
     sizes = await fetch_rows(database, sql["measure_generations"], Size, list(generations))
     uses = await fetch_rows(database, sql["measure_jobs"], JobUse, change.org, names)
     users = await fetch_rows(database, sql["count_query_users"], QueryUsers, change.org, datasets)
-    hashes = await fetch_rows(database, sql["list_job_hashes"], JobHash, change.org, names)
+    jobs = await fetch_rows(database, sql["list_job_hashes"], FormerJob, change.org, names)
+    hashed = {size.dataset_version for size in sizes if size.hashed}
     return _Known(
         {size.dataset_version: size for size in sizes},
         {(use.dag_name, use.job_name): use for use in uses},
         {row.dataset_uuid: row.users for row in users},
-        {(row.dag_name, row.job_name): row.config_hash for row in hashes},
+        {(job.dag_name, job.job_name): job.config_hash for job in jobs},
+        await asyncio.to_thread(predict_changes, change, jobs, hashed.__contains__),
     )
 
 
@@ -145,9 +146,18 @@ class _Dataset:
         former = None if self.served is None else self.served.dataset_version
         if generation == former:
             return self._row("metadata" if self.member.edited else "unchanged", "carry on", generation)
-        there = self.known.sizes.get(generation)
-        action: Action = "build" if there is None else "reuse"
-        return self._row(self._cause(), action, generation)
+        if self.known.sizes.get(generation) is not None:
+            return self._row(self._cause(), "reuse", generation)
+        unread = self.known.predicted.unread(self.id)
+        if unread is not None:
+            return self._unread(unread, generation)
+        return self._row(self._cause(), "build", generation)
+
+    def _unread(self, unread: Sequence[UnreadChange], generation: UUID) -> PlannedDataset:
+        """Nothing is to be built: each partition of the active generation is one of the new one."""
+        row = self._row("upstream", "reuse", generation)
+        none = {"partitions": 0, "rows": 0, "bytes": 0, "seconds": None, "requests": None}
+        return msgspec.structs.replace(row, **none, reused=row.partitions, unread=list(unread))
 
     def dropped(self) -> PlannedDataset:
         return self._row("removed", "drop", None)

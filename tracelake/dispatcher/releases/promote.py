@@ -11,13 +11,14 @@ from tracelake.dispatcher.dags.deactivate import withdraw
 from tracelake.dispatcher.dags.deploy import Runtimes
 from tracelake.dispatcher.dags.switch import Activated, ParsedVersions, after_switch, parse_versions, switch
 from tracelake.dispatcher.releases.compare import has_passed, overruled
+from tracelake.dispatcher.releases.replay_fires import replay_before_switch
 from tracelake.dispatcher.releases.show import StoredMember, find_release
 from tracelake.dispatcher.signal import AfterCommit
 from tracelake.domain.ids import OrgId
 from tracelake.errors import Conflict
 from tracelake.runtime.crash_points import crash_point
 from tracelake.store.queries import Connection, fetch_rows, queries
-from tracelake.wire.user_releases import SwitchAnswer
+from tracelake.wire.user.releases import SwitchAnswer
 
 TRIES = 5
 """How often published datasets may change while the versions are parsed, before it is refused."""
@@ -79,6 +80,7 @@ async def _promote(
     async with pool.acquire() as connection, connection.transaction():
         state = await _lock(connection, org, release_id)
         _require_ready(state, release_id, force=force)
+        await replay_before_switch(connection, release_id, back=False)
         done = await switch(connection, org, parsed, release=release_id)
         if done is None:
             return None
@@ -94,6 +96,7 @@ async def _rollback(pool: asyncpg.Pool, org: OrgId, release_id: UUID, parsed: Pa
         _require_serving(state, release_id)
         members = await _members(connection, release_id)
         _require_together(members, release_id)
+        await replay_before_switch(connection, release_id, back=True)
         done = await switch(connection, org, parsed, release=release_id)
         if done is None:
             return None

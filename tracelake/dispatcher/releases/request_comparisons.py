@@ -9,7 +9,7 @@ import asyncpg
 from tracelake.dispatcher.releases.show import find_release, show_release
 from tracelake.errors import Conflict
 from tracelake.store.queries import queries
-from tracelake.wire.user_releases import ReleaseDetail
+from tracelake.wire.user.releases import ReleaseDetail
 
 
 async def request_comparisons(pool: asyncpg.Pool, org_id: UUID, release_id: UUID) -> ReleaseDetail:

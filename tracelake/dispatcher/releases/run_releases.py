@@ -16,6 +16,7 @@ import asyncpg
 from tracelake.dispatcher.dags.deploy import Runtimes
 from tracelake.dispatcher.maintenance.loop import Work
 from tracelake.dispatcher.releases.promote import promote_release
+from tracelake.dispatcher.releases.replay_fires import replay_to_release
 from tracelake.dispatcher.releases.show import count_units
 from tracelake.dispatcher.signal import AfterCommit
 from tracelake.errors import TraceError
@@ -51,6 +52,7 @@ class RunReleases(Work):
             is_ready = due.state == "Ready" or await self._check(connection, due)
             crash_point("run_releases.before_commit")
         crash_point("run_releases.after_commit")
+        self.after.outbox.notify()
         if is_ready and due.when_ready:
             await self._promote(due)
         return 1
@@ -61,12 +63,14 @@ class RunReleases(Work):
 
     async def _check(self, connection: Connection, due: OpenRelease) -> bool:
         sql = queries("releases")
-        if due.open_tasks or not due.was_compared:
+        replayed = await replay_to_release(connection, due.id)
+        if replayed or due.open_tasks or not due.was_compared:
             await connection.execute(sql["check_later"], due.id, SHORTLY, None)
             return False
         counts = sum((await count_units(connection, due.id)).values(), Counter[str]())
-        if counts["failed"]:
-            message = f"{counts['failed']} partitions failed: `trace task retry` continues"
+        fires = await connection.fetchval(sql["count_failed_fires"], due.id)
+        if counts["failed"] or fires:
+            message = f"{counts['failed'] + fires} partitions failed: `trace task retry` continues"
             await connection.execute(sql["check_later"], due.id, LATER, message)
             return False
         if counts["missing"] or counts["pending"]:

@@ -13,7 +13,7 @@ from tracelake.dispatcher.releases.compare import list_comparisons
 from tracelake.dispatcher.versions.compare import Read, states
 from tracelake.errors import NotFound
 from tracelake.store.queries import Queryable, Row, fetch_rows, queries
-from tracelake.wire.user_releases import ReleaseDetail, ReleaseList, ReleaseMember, ReleaseRow
+from tracelake.wire.user.releases import ReleaseDetail, ReleaseList, ReleaseMember, ReleaseRow
 
 
 class ListedRelease(Row, frozen=True):

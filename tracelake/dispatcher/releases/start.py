@@ -22,7 +22,7 @@ from tracelake.errors import Conflict
 from tracelake.runtime.crash_points import crash_point
 from tracelake.store.identity import User
 from tracelake.store.queries import Connection, queries
-from tracelake.wire.user_releases import ReleaseAnswer, ReleaseRequest
+from tracelake.wire.user.releases import ReleaseAnswer, ReleaseRequest
 
 TRIES = 5
 

@@ -73,6 +73,8 @@ class Stored(Row, frozen=True):
     id: UUID
     task_id: UUID | None
     is_new: bool
+    held: bool
+    """Its source is paused."""
 
 
 @dataclass(frozen=True)

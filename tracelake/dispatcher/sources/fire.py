@@ -7,6 +7,7 @@ from typing import Any
 from uuid import UUID, uuid4
 
 import asyncpg
+import msgspec
 
 from tracelake.dispatcher.flow.pause_job import FoundJob, find_source
 from tracelake.dispatcher.signal import AfterCommit
@@ -16,7 +17,7 @@ from tracelake.dispatcher.sources.operators import makes_task
 from tracelake.errors import Conflict, NotFound
 from tracelake.runtime.crash_points import crash_point
 from tracelake.store.queries import Connection, Row, fetch_row, find_row, queries
-from tracelake.wire.user_sources import FireAnswer, FireRequest, ReplayDeliveryRequest
+from tracelake.wire.user.sources import FireAnswer, FireRequest, ReplayDeliveryRequest
 
 
 class StoredBody(Row, frozen=True):
@@ -37,7 +38,8 @@ class FireSource:
         if source.kind == "always_on":
             raise Conflict(f"{dag}.{job} is an always-on source: it runs permanently", where="job")
         if source.kind == "webhook":
-            return await self._deliver((org_id, dag, job), request_id, f"fire:{request_id}", asked.body)
+            size = len(msgspec.json.encode(asked.body))
+            return await self._deliver((org_id, dag, job), request_id, f"fire:{request_id}", asked.body, size)
         async with self.pool.acquire() as connection, connection.transaction():
             await connection.execute(queries("sources")["lock_request"], request_id, org_id)
             source = await find_source(connection, org_id, dag, job)
@@ -59,19 +61,24 @@ class FireSource:
             raise NotFound(
                 f"{dag}.{job} has no delivery {delivery} with a body", where="delivery in the path", hint=hint
             )
-        return await self._deliver((org_id, dag, job), request_id, f"replay:{request_id}", stored.body)
+        body, size = stored.body, stored.size_bytes
+        return await self._deliver((org_id, dag, job), request_id, f"replay:{request_id}", body, size)
 
-    async def _deliver(self, named: tuple[UUID, str, str], request_id: UUID, key: str, body: Any) -> FireAnswer:
+    async def _deliver(
+        self, named: tuple[UUID, str, str], request_id: UUID, key: str, body: Any, size: int
+    ) -> FireAnswer:
         hook = await fetch_row(self.pool, queries("sources")["find_hook"], Hook, *named)
-        found = await self.hooks.store([Delivery(hook, key, body, 0, None)])
+        found = await self.hooks.store([Delivery(hook, key, body, size, None)])
         if not found:
             raise Conflict("the source was changed meanwhile", where="job", hint="try again")
         (stored,) = found.values()
+        events = await self.pool.fetch(queries("sources")["events_of_fire"], named[0], stored.id)
         return FireAnswer(
             request_id=request_id,
             task_id=stored.task_id,
-            event_ids=[],
+            event_ids=[row["id"] for row in events],
             delivery_id=stored.id,
+            held=stored.held,
             created=stored.is_new,
         )
 
@@ -96,4 +103,11 @@ async def _fire(
 
 
 def _answer(request_id: UUID, task_id: UUID | None, events: Any, *, created: bool) -> FireAnswer:
-    return FireAnswer(request_id=request_id, task_id=task_id, event_ids=list(events), delivery_id=None, created=created)
+    return FireAnswer(
+        request_id=request_id,
+        task_id=task_id,
+        event_ids=list(events),
+        delivery_id=None,
+        held=False,
+        created=created,
+    )

@@ -16,7 +16,7 @@ from tracelake.dispatcher.sources.accept_hooks import readiness
 from tracelake.dispatcher.sources.fire_schedules import CronSource
 from tracelake.domain.sources.decide_slots import next_slots
 from tracelake.store.queries import Row, fetch_rows, queries
-from tracelake.wire.user_sources import (
+from tracelake.wire.user.sources import (
     NextFire,
     SlotRow,
     SourceDeliveriesQuery,

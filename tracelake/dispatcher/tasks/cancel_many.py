@@ -12,7 +12,7 @@ from tracelake.domain.task import TaskState
 from tracelake.errors import InvalidRequest
 from tracelake.runtime.crash_points import crash_point
 from tracelake.store.queries import queries
-from tracelake.wire.user_tasks import CancelManyRequest, ManyTasksAnswer, ManyTasksRequest
+from tracelake.wire.user.tasks import CancelManyRequest, ManyTasksAnswer, ManyTasksRequest
 
 BATCH: Final = 2_000
 

@@ -5,7 +5,8 @@ Claims that arrive together are one statement (`runtime/coalesce.py`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import asyncio
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -39,9 +40,24 @@ from tracelake.wire.task_messages import (
     ScopeRef,
     TaskPayload,
 )
-from tracelake.wire.user_tasks import TaskStatus
+from tracelake.wire.user.tasks import TaskStatus
 
 Answer = Claimed | NotClaimed
+
+
+class BoundClaim(ClaimRequest, frozen=True, kw_only=True):
+    """A claim by a service that may claim tasks of some runtimes."""
+
+    runtimes: str
+    """As an array of Postgres."""
+
+
+def bind_claims(asked: Sequence[ClaimRequest], runtimes: Iterable[str]) -> list[BoundClaim]:
+    """Claims that give only tasks of these runtimes; to the caller, others do not exist."""
+    array = f"{{{','.join(sorted(runtimes))}}}"
+    return [BoundClaim(item.task_id, item.worker_id, item.claim_id, runtimes=array) for item in asked]
+
+
 NAMES = msgspec.json.Decoder(dict[UUID, str | None])
 INPUTS = msgspec.json.Decoder(list[InputRef])
 
@@ -65,6 +81,8 @@ class TaskRow(Row, frozen=True):
     names: str | None
 
 
+SIGNED_AT_ONCE = 16
+"""Tokens of one batch that a remote signer signs at the same time."""
 FLUSH = '{"flush": true}'
 """What a task is created for that is to send what its operator has collected (`flow.flush`), as Postgres writes it."""
 
@@ -135,7 +153,7 @@ class Claimer:
                 rows += await self._claim_waiting(database, waiting)
                 statuses |= await _statuses(database, waiting)
         jobs = self.jobs.through(connection) if connection else self.jobs
-        answers = {row.task_id: await self._answer(jobs, row) for row in rows}
+        answers = await self._answers(jobs, rows, one_by_one=connection is not None or not self.tokens.signer.remote)
         claimed = {task: answer for task, answer in answers.items() if isinstance(answer, Claimed)}
         orgs = {row.task_id: row.org_id for row in rows}
         alerts = await alerts_of(connection or self.pool, {task: item.task for task, item in claimed.items()}, orgs)
@@ -146,7 +164,7 @@ class Claimer:
         ]
 
     async def _claim(self, database: Queryable, asked: Sequence[ClaimRequest]) -> list[TaskRow]:
-        rows = await fetch_rows(database, queries("claim")["claim_tasks"], TaskRow, *_columns(asked))
+        rows = await fetch_rows(database, queries("claim")["claim_tasks"], TaskRow, *_columns(asked), _runtimes(asked))
         self.after.metrics.moved(TaskState.QUEUED, TaskState.RUNNING, len(rows))
         return rows
 
@@ -161,6 +179,19 @@ class Claimer:
             self.after.outbox.notify()  # slots came back
         left = [request for request in asked if request.task_id not in closed]
         return await self._claim(database, left) if left else []
+
+    async def _answers(
+        self, jobs: JobCache, rows: Sequence[TaskRow], *, one_by_one: bool
+    ) -> dict[UUID, Claimed | Exception]:
+        """By task. `one_by_one`: on one connection, or where nothing is waited for."""
+        if one_by_one:
+            return {row.task_id: await self._answer(jobs, row) for row in rows}
+        answers: dict[UUID, Claimed | Exception] = {}
+        for start in range(0, len(rows), SIGNED_AT_ONCE):
+            some = rows[start : start + SIGNED_AT_ONCE]
+            given = await asyncio.gather(*(self._answer(jobs, row) for row in some))
+            answers |= {row.task_id: answer for row, answer in zip(some, given, strict=True)}
+        return answers
 
     async def _answer(self, jobs: JobCache, row: TaskRow) -> Claimed | Exception:
         """An error with one task (its code cannot be read, say) is the answer to its caller alone."""
@@ -192,6 +223,11 @@ def _columns(asked: Sequence[ClaimRequest]) -> tuple[list[UUID], list[str], list
         [request.worker_id for request in asked],
         [_lease_token(request) for request in asked],
     )
+
+
+def _runtimes(asked: Sequence[ClaimRequest]) -> list[str | None]:
+    """The Dispatcher claims for itself without a limit."""
+    return [request.runtimes if isinstance(request, BoundClaim) else None for request in asked]
 
 
 def _lease_token(asked: ClaimRequest) -> UUID:
@@ -234,7 +270,7 @@ def _payload(job: Job, row: TaskRow, inputs: list[InputRef]) -> TaskPayload:
 
 
 async def _statuses(database: Queryable, asked: Sequence[ClaimRequest]) -> dict[UUID, str]:
-    rows = await database.fetch(queries("claim")["statuses"], [request.task_id for request in asked])
+    rows = await database.fetch(queries("claim")["statuses"], [request.task_id for request in asked], _runtimes(asked))
     return {task: status for task, status in rows}  # noqa: C416 - records are no tuples
 
 

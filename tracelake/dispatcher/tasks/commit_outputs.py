@@ -172,6 +172,7 @@ async def _set_partitions(
         [output.bytes for output in outputs],
         [item.content for item in written],
         [item.since for item in written],
+        [msgspec.json.encode(output.column_hashes).decode() if output.column_hashes else None for output in outputs],
     )
 
 

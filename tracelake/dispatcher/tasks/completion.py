@@ -18,7 +18,7 @@ from tracelake.domain.task import TaskState
 from tracelake.errors import InvalidRequest, is_platform_fault
 from tracelake.ports import ObjectStore
 from tracelake.wire.output_messages import CompleteRequest
-from tracelake.wire.user_tasks import Fault
+from tracelake.wire.user.tasks import Fault
 
 
 class Completion(NamedTuple):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from uuid import UUID
 
 import asyncpg
@@ -14,11 +15,15 @@ from tracelake.store.queries import find_row, queries
 from tracelake.wire.task_messages import FetchAnswer, TaskPayload
 
 
-async def fetch_task(pool: asyncpg.Pool, jobs: JobCache, payloads: Payloads, task_id: UUID) -> FetchAnswer:
+async def fetch_task(
+    pool: asyncpg.Pool, jobs: JobCache, payloads: Payloads, runtimes: Collection[str], task_id: UUID
+) -> FetchAnswer:
+    """A task of another runtime than these does not exist for the caller."""
     row = await find_row(pool, queries("claim")["fetch_task"], TaskRow, task_id)
-    if row is None:
+    job = await jobs.get(row.job_id) if row is not None else None
+    if row is None or job is None or job.runtime not in runtimes:
         raise NotFound("no such task", where="query task_id")
-    task = await payloads.payload(await jobs.get(row.job_id), row)
+    task = await payloads.payload(job, row)
     alerts = await alerts_of(pool, {task_id: task}, {task_id: row.org_id})
     fields = {name: getattr(task, name) for name in TaskPayload.__struct_fields__}
     return FetchAnswer(status=row.status, **{**fields, "alerts": alerts.get(task_id, task.alerts)})

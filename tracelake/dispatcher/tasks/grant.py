@@ -32,6 +32,7 @@ class TokenMint:
     clock: DatabaseClock
     """Times tokens; leases and retries are timed in SQL."""
     scratch_bucket: str
+    epoch: int
     minted: Callable[[str, Claims], None]
     """Called with every token of a claim, so that the verifier need not check its signature."""
 
@@ -71,6 +72,7 @@ class TokenMint:
             timeout_seconds=job.timeout_seconds,
             now=self.clock(),
             max_life_seconds=self.settings.max_life_seconds,
+            epoch=self.epoch,
         )
 
     async def fresh_token(self, claims: Claims) -> str | None:
@@ -89,6 +91,7 @@ class TokenMint:
             timeout_seconds=None,
             now=now,
             max_life_seconds=claims.exp - claims.iat,
+            epoch=claims.epoch,
         )
         return await mint(self.signer, fresh)
 

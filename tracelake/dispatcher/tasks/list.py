@@ -7,7 +7,7 @@ from uuid import UUID
 import asyncpg
 
 from tracelake.store.queries import queries
-from tracelake.wire.user_tasks import FailedTasks, TaskList, TaskRow, TasksQuery
+from tracelake.wire.user.tasks import FailedTasks, TaskList, TaskRow, TasksQuery
 
 NEWEST = 20
 

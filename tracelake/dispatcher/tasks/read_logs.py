@@ -10,7 +10,7 @@ import asyncpg
 from tracelake.dispatcher.tasks.show import no_such_task
 from tracelake.domain.task import TaskState
 from tracelake.store.queries import Row, fetch_rows, queries
-from tracelake.wire.user_tasks import LogsQuery, TaskLine, TaskLines
+from tracelake.wire.user.tasks import LogsQuery, TaskLine, TaskLines
 
 
 class LogLine(Row, frozen=True):

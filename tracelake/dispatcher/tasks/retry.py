@@ -12,7 +12,7 @@ from tracelake.domain.task import TaskState
 from tracelake.errors import Conflict
 from tracelake.runtime.crash_points import crash_point
 from tracelake.store.queries import queries
-from tracelake.wire.user_tasks import RetryAnswer
+from tracelake.wire.user.tasks import RetryAnswer
 
 
 async def retry_task(pool: asyncpg.Pool, after: AfterCommit, org_id: UUID, task_id: UUID) -> RetryAnswer:

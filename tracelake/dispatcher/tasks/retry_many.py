@@ -11,7 +11,7 @@ from tracelake.dispatcher.tasks.cancel_many import BATCH, require_filter
 from tracelake.domain.task import TaskState
 from tracelake.runtime.crash_points import crash_point
 from tracelake.store.queries import queries
-from tracelake.wire.user_tasks import ManyTasksAnswer, ManyTasksRequest
+from tracelake.wire.user.tasks import ManyTasksAnswer, ManyTasksRequest
 
 
 async def retry_tasks(

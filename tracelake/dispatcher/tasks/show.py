@@ -9,7 +9,7 @@ import msgspec
 
 from tracelake.errors import NotFound
 from tracelake.store.queries import queries
-from tracelake.wire.user_tasks import TaskDetail
+from tracelake.wire.user.tasks import TaskDetail
 
 SHOWN_BATCHES = 20
 

@@ -113,12 +113,25 @@ def _compare(output: OutputBody, marked: _Marked, where: str, claims: Claims) ->
     files = [_file(file, f"{where}/files/{n}") for n, file in enumerate(output.files)]
     for n, file in enumerate(files):
         marked.count(file, f"{where}/files/{n}")
+    _check_hashes(output, marker, where)
     for name, reported, counted in (
         ("row_count", output.row_count, sum(file.rows for file in files)),
         ("bytes", output.bytes, sum(file.bytes for file in files)),
     ):
         if reported is not None and reported != counted:
             raise Conflict(f"the files hold {counted}, not {reported}", where=f"{where}/{name}")
+
+
+def _check_hashes(output: OutputBody, marker: Marker, where: str) -> None:
+    """A column without a hash would count as one that does not exist."""
+    names = {item.name.lower() for item in marker.columns if item.name.isascii()}
+    if output.column_hashes is None or (set(output.column_hashes) == names and len(names) == len(marker.columns)):
+        return
+    raise InvalidRequest(
+        "a partition has the hashes of all its columns, or none",
+        where=f"{where}/column_hashes",
+        hint="by the names of the marker's columns, in small letters",
+    )
 
 
 def _file(file: Mapping[str, object], where: str) -> FileEntry:

@@ -13,7 +13,7 @@ from tracelake.dispatcher.versions.compare import Read, State, list_reads, state
 from tracelake.dispatcher.versions.scope import Scope, find_scopes
 from tracelake.dispatcher.versions.units import Unit
 from tracelake.domain.ranges import Range, format_partition_key
-from tracelake.wire.user_backfills import Gap, Gaps, GapsQuery, InputGaps
+from tracelake.wire.user.backfills import Gap, Gaps, GapsQuery, InputGaps
 
 
 @dataclass

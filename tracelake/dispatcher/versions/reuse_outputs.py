@@ -53,6 +53,7 @@ class OriginalPartition(Row, frozen=True):
     bytes: int | None
     schema_hash: str | None
     columns: str | None
+    column_hashes: str | None
 
 
 Originals = Mapping[UUID, Sequence[OriginalPartition]]
@@ -121,7 +122,8 @@ class ReuseOutputs:
     async def _claim(self, connection: Connection, originals: Originals) -> list[TaskRow]:
         tasks = list(originals)
         await connection.execute(queries("reuse")["wake_here"], tasks)
-        asked = tasks, [f"dispatcher {self.options.replica}"] * len(tasks), [uuid4() for _ in tasks]
+        any_runtime: list[str | None] = [None] * len(tasks)
+        asked = tasks, [f"dispatcher {self.options.replica}"] * len(tasks), [uuid4() for _ in tasks], any_runtime
         rows = await fetch_rows(connection, queries("claim")["claim_tasks"], TaskRow, *asked)
         if left := originals.keys() - {row.task_id for row in rows}:
             raise _NotReused(left)
@@ -166,6 +168,7 @@ def _output(part: OriginalPartition, output: JobOutput) -> OutputBody:
         partition_key=part.partition_key,
         start=part.start,
         end=part.end,
+        column_hashes=None if part.column_hashes is None else msgspec.json.decode(part.column_hashes),
     )
 
 

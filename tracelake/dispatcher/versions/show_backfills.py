@@ -11,7 +11,7 @@ from tracelake.dispatcher.signal import Signal
 from tracelake.errors import Conflict, NotFound
 from tracelake.runtime.crash_points import crash_point
 from tracelake.store.queries import queries
-from tracelake.wire.user_backfills import BackfillBudget, BackfillList, BackfillRow
+from tracelake.wire.user.backfills import BackfillBudget, BackfillList, BackfillRow
 
 TASKS: Final = "the tasks of its budget were created"
 HOURS: Final = "the hours of its budget are over"

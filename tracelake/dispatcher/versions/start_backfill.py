@@ -18,7 +18,7 @@ from tracelake.errors import Conflict, InvalidRequest
 from tracelake.runtime.crash_points import crash_point
 from tracelake.store.identity import User
 from tracelake.store.queries import Queryable, Row, fetch_rows, queries
-from tracelake.wire.user_backfills import BackfillAnswer, BackfillRequest
+from tracelake.wire.user.backfills import BackfillAnswer, BackfillRequest
 
 MANUAL = "manual"
 

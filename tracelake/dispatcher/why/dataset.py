@@ -8,8 +8,8 @@ from uuid import UUID
 
 from tracelake.dispatcher.flow.list_pauses import pause_sentence
 from tracelake.store.queries import Row
-from tracelake.wire.user_datasets import DatasetDetail
-from tracelake.wire.user_why import Explanation, Step, Stop
+from tracelake.wire.user.datasets import DatasetDetail
+from tracelake.wire.user.why import Explanation, Step, Stop
 
 TROUBLE = ("failed", "waits for a retry", "queued")
 """States of tasks that hold up a dataset, the worst first."""

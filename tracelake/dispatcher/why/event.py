@@ -10,7 +10,7 @@ from datetime import datetime
 from uuid import UUID
 
 from tracelake.store.queries import Row
-from tracelake.wire.user_why import Explanation, Step, Stop
+from tracelake.wire.user.why import Explanation, Step, Stop
 
 
 class EventRow(Row, frozen=True):

@@ -17,7 +17,7 @@ from tracelake.domain.ranges import is_partition_key, parse_partition_key
 from tracelake.errors import InvalidRequest
 from tracelake.store.identity import User
 from tracelake.store.queries import Row, fetch_row, fetch_rows, find_row, queries
-from tracelake.wire.user_why import Explanation, Step, WhyQuery
+from tracelake.wire.user.why import Explanation, Step, WhyQuery
 
 REPEATED = "The same event came again and created no second task: the dedupe key was taken."
 

@@ -10,7 +10,7 @@ import msgspec
 from tracelake.dispatcher.flow.list_pauses import pause_sentence
 from tracelake.dispatcher.why.event import EventRow, refused, unrouted
 from tracelake.store.queries import Row
-from tracelake.wire.user_why import Explanation, Step, Stop
+from tracelake.wire.user.why import Explanation, Step, Stop
 
 
 class InputEvent(EventRow, frozen=True):

@@ -9,9 +9,9 @@ from uuid import UUID
 
 import msgspec
 
-from tracelake.wire.user_datasets import DeadBatchRow
-from tracelake.wire.user_tasks import AttemptRow, CommitRow, TaskDetail
-from tracelake.wire.user_why import Explanation, Step, Stop
+from tracelake.wire.user.datasets import DeadBatchRow
+from tracelake.wire.user.tasks import AttemptRow, CommitRow, TaskDetail
+from tracelake.wire.user.why import Explanation, Step, Stop
 
 
 class Edge(msgspec.Struct, frozen=True):
@@ -225,7 +225,7 @@ def _counted(task: TaskDetail) -> str:
     if task.fault == "platform":
         count = f"platform failure {task.platform_failures} of {task.max_platform_failures}"
         return f"Attempt {task.attempt} ({count}; not counted against max_attempts)"
-    own = task.attempt - task.platform_failures
+    own = task.attempt - task.skipped_attempts - task.platform_failures
     more = f"; {task.platform_failures} more ended by the platform's fault" if task.platform_failures else ""
     return f"Attempt {task.attempt} ({own} of {task.max_attempts} that count{more})"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from pydantic import BaseModel, ValidationError
 
@@ -80,6 +80,18 @@ IgnoredSettings = Callable[[Mapping[str, Any], Sequence[Output]], Mapping[Config
 Reproduces = Callable[[Mapping[str, Any], Sequence[str]], bool]
 """From the config and the names of all inputs; called only with what passed the other checks."""
 
+Changed = frozenset[str] | None
+"""The columns of a dataset that can have other values, in small letters, in rows that are the same otherwise; None: any
+columns, and rows."""
+SAME: Final[Changed] = frozenset()
+
+ChangedColumns = Callable[[Mapping[str, Any], Mapping[str, Any], Mapping[str, Changed]], Sequence[Changed]]
+"""By output, from the former and the new config, and what can change in each input; called only with configs that
+passed all checks."""
+
+ColumnsRead = Callable[[Mapping[str, Any], Sequence[str]], Mapping[str, Collection[str] | None]]
+"""From the config and the names of all inputs, by input; None: any of its columns."""
+
 InputsRead = Callable[[Mapping[str, Any], Sequence[str]], Collection[str]]
 """From the config and the names of all inputs; called only with what passed the other checks."""
 
@@ -152,6 +164,10 @@ class OperatorSpec:
     """Whether it collects updates until they are complete, and can send what it has before."""
     column_lineage: ColumnLineage | None = None
     """The input columns of each column of its outputs, if its config determines them."""
+    changed_columns: ChangedColumns | None = None
+    """Which columns of its outputs an edit, or a change of its inputs, can change. None: any, and rows."""
+    columns_read: ColumnsRead | None = None
+    """The only columns of its inputs that can decide what it writes, beside those of their `where`. None: any."""
     reproduces: Reproduces | None = None
     """Whether what a task writes to files is decided by this config and the rows of its scope, and it has no other
     effect: then files that a task wrote are used for another one that would read the same. None: never."""

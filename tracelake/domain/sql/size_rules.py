@@ -149,7 +149,7 @@ def _appended(arguments: Sequence[Size], _: Sequence[str | None]) -> Size:
 
 def _zipped(arguments: Sequence[Size], _: Sequence[str | None]) -> Size:
     """Each element has a place for all of the arrays, however short they are."""
-    count = max(size.count for size in arguments)
+    count = max((size.count for size in arguments), default=0.0)
     item = Size(sum((size.item or size).bytes for size in arguments) + SCALAR * len(arguments), 1.0, either(arguments))
     return Size(sum(size.bytes for size in arguments) + count * len(arguments) * SCALAR, count, item)
 

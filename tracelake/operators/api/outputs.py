@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
 import msgspec
 
+from tracelake.data.files.column_hashes import Hashes, combined
 from tracelake.domain.object_names import SCHEME, Folder
 from tracelake.domain.ranges import Range, format_file_part, format_partition_key
 from tracelake.errors import InvalidRequest
@@ -32,6 +33,9 @@ if TYPE_CHECKING:
 
     from tracelake.data.files.parquet_writer import OutputFolder, Written
 
+MAX_HASHES: Final = 2000
+"""Of columns, in one completion: one that writes very many partitions reports none, and stays small."""
+
 
 @dataclass(frozen=True)
 class Staged:
@@ -39,6 +43,7 @@ class Staged:
     files: Sequence[FileEntry]
     columns: Sequence[ColumnEntry]
     over: int | None = None
+    hashes: Hashes = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -88,7 +93,8 @@ class Output:
         columns = self.staged[0].columns if self.staged else done[0].columns
         for outcome in done:
             self._refuse_other_columns(columns, outcome.columns)
-        self.staged.append(Staged(partition, [outcome.file for outcome in done], columns, over))
+        hashes = combined([outcome.hashes for outcome in done])
+        self.staged.append(Staged(partition, [outcome.file for outcome in done], columns, over, hashes))
         return sum(outcome.file.rows for outcome in done)
 
     def _refuse_other_columns(self, first: Sequence[ColumnEntry], columns: Sequence[ColumnEntry]) -> None:
@@ -119,7 +125,8 @@ class Output:
             columns=list(self.staged[0].columns),
         )
         self.objects.put(marker_in(self.folder), encode_marker(marker))
-        return [self._body(staged, marker.schema_hash) for staged in self.staged]
+        hashed = sum(len(staged.hashes) for staged in self.staged) <= MAX_HASHES
+        return [self._body(staged, marker.schema_hash, hashed=hashed) for staged in self.staged]
 
     def events(self) -> list[EventBody]:
         return [
@@ -127,7 +134,7 @@ class Output:
             for staged in self.staged
         ]
 
-    def _body(self, staged: Staged, schema_hash: str) -> OutputBody:
+    def _body(self, staged: Staged, schema_hash: str, *, hashed: bool) -> OutputBody:
         return OutputBody(
             dataset_uuid=self.ref.dataset_uuid,
             dataset_version=self.ref.dataset_version,
@@ -138,6 +145,7 @@ class Output:
             schema_hash=schema_hash,
             files=[msgspec.to_builtins(file) for file in staged.files],
             over=staged.over,
+            column_hashes=dict(staged.hashes) if hashed and staged.hashes else None,
             **_scope(staged),
         )
 

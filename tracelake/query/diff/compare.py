@@ -22,9 +22,10 @@ from tracelake.query.resolve import Resolver
 from tracelake.settings import QuerySettings
 from tracelake.wire.client import DispatcherClient
 from tracelake.wire.query_messages import AuditRow, RelationRequest, Verdict
-from tracelake.wire.user_datasets import DatasetDetail
-from tracelake.wire.user_diff import DiffAnswer, DiffQuery
-from tracelake.wire.user_releases import ReleaseComparison
+from tracelake.wire.service_user import ServiceUser
+from tracelake.wire.user.datasets import DatasetDetail
+from tracelake.wire.user.diff import DiffAnswer, DiffQuery
+from tracelake.wire.user.releases import ReleaseComparison
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,7 @@ class DatasetDiffer:
     audit: Audit
     settings: QuerySettings
 
-    async def diff(self, user: str, dataset: str, query: DiffQuery) -> DiffAnswer:
+    async def diff(self, user: ServiceUser, dataset: str, query: DiffQuery) -> DiffAnswer:
         span = _span(query)
         detail = await self.dispatcher.dataset(user, dataset)
         name = detail.name
@@ -55,7 +56,7 @@ class DatasetDiffer:
         keys = Keys(_key(query), detail.unique_key)
         return await self._audited(run, name, keys, span, query.rows)
 
-    async def _built(self, user: str, query: DiffQuery, detail: DatasetDetail) -> ReleaseComparison:
+    async def _built(self, user: ServiceUser, query: DiffQuery, detail: DatasetDetail) -> ReleaseComparison:
         """The two generations of a release."""
         if query.a is not None or query.b is not None:
             raise InvalidRequest("a release has its own two sides", where="query release", hint="leave out a and b")
@@ -78,7 +79,7 @@ class DatasetDiffer:
             hint=f"of these, which were there before: {others}",
         )
 
-    async def _relation(self, user: str, name: str, commit: int, where: str) -> tuple[Caller, Relation]:
+    async def _relation(self, user: ServiceUser, name: str, commit: int, where: str) -> tuple[Caller, Relation]:
         try:
             answer, relations = await self.resolver.relations([RelationRequest(name=name, as_of=commit)], user=user)
         except (InvalidRequest, NotFound, SnapshotTooOld) as refusal:

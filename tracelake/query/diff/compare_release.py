@@ -22,8 +22,8 @@ from tracelake.settings import QuerySettings
 from tracelake.wire.client import DispatcherClient
 from tracelake.wire.comparison_messages import ComparisonReport, ComparisonWork
 from tracelake.wire.query_messages import ColdFilesAnswer
-from tracelake.wire.user_diff import DiffAnswer
-from tracelake.wire.user_releases import ColumnShare, ReleaseDiff
+from tracelake.wire.user.diff import DiffAnswer
+from tracelake.wire.user.releases import ColumnShare, ReleaseDiff
 
 BEAT_SECONDS: Final = 1.0
 REPORT_SECONDS: Final = 2.0

@@ -20,7 +20,7 @@ from tracelake.query.engine import QueryEngine
 from tracelake.query.prune_files import narrowed
 from tracelake.settings import QuerySettings
 from tracelake.wire.markers import NUMBER, ColumnEntry
-from tracelake.wire.user_diff import ColumnDiff, DiffAnswer, DiffRow, DiffSide, TypeChange
+from tracelake.wire.user.diff import ColumnDiff, DiffAnswer, DiffRow, DiffSide, TypeChange
 
 TABLES: Final = ("a", "b")
 SHOWN: Final = 5

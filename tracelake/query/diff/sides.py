@@ -7,9 +7,9 @@ from typing import Final
 from uuid import UUID
 
 from tracelake.errors import InvalidRequest, NotFound
-from tracelake.wire.user_datasets import DatasetDetail, GenerationRow
-from tracelake.wire.user_diff import DiffQuery
-from tracelake.wire.user_releases import ReleaseComparison
+from tracelake.wire.user.datasets import DatasetDetail, GenerationRow
+from tracelake.wire.user.diff import DiffQuery
+from tracelake.wire.user.releases import ReleaseComparison
 
 SHORTEST: Final = 4
 """Of the beginning of an id: shorter ones would be taken for commits too often."""

@@ -26,6 +26,8 @@ RECONNECT: Final = [
 """A server that starts opens its port some tenths of a second later."""
 AUTHORITY: Final = ("grpc.default_authority", "localhost")
 """Else it is the path of the socket, which Sail refuses."""
+IN_ITS_THREAD: Final = ("SingleThreadedUnaryStream", 1)
+"""A call is read in the thread that made it. Otherwise gRPC starts a thread for each."""
 ENVELOPE_BYTES: Final = 1024 * 1024
 """What a message may have beside its rows."""
 CALL_SECONDS: Final = 5.0
@@ -55,7 +57,7 @@ class ConnectClient:
         from pyspark.sql.connect.proto import SparkConnectServiceStub
 
         limit = ("grpc.max_receive_message_length", max_bytes + ENVELOPE_BYTES)
-        self._channel = grpc.insecure_channel(address, options=[*RECONNECT, AUTHORITY, limit])
+        self._channel = grpc.insecure_channel(address, options=[*RECONNECT, AUTHORITY, IN_ITS_THREAD, limit])
         stub: Any = SparkConnectServiceStub
         self.stub: Any = stub(self._channel)
 

@@ -33,9 +33,9 @@ from tracelake.query.sail.server import SailServer
 from tracelake.query.sail.tables import tables_of
 from tracelake.query.sail.translate import ForSail, translated
 from tracelake.query.sail.types import NotOnSail
-from tracelake.query.slots import Kind, Slots
+from tracelake.query.slots import Slots, kind_of, reserved
 from tracelake.runtime.metrics import Metrics
-from tracelake.settings import QuerySettings
+from tracelake.settings import FlowSettings, QuerySettings
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -69,6 +69,7 @@ class SailEngine:
         metrics: Metrics,
         *,
         spent: EngineSeconds | None = None,
+        flow: FlowSettings | None = None,
         translate: Callable[[CheckedSql, Mapping[str, Relation]], ForSail] = translated,
     ) -> None:
         """`translate` writes a query so that Sail gives the values that Spark gives."""
@@ -76,6 +77,7 @@ class SailEngine:
         self._translate = translate
         self._spent = spent or EngineSeconds(settings.engine_seconds)
         self._settings = settings
+        self._kept = reserved(settings, flow or FlowSettings())
         self._metrics = metrics
         self._pool = SailPool(folder, objects, settings, metrics)
         self._slots: defaultdict[UUID, Slots] = defaultdict(self._new_slots)
@@ -88,9 +90,10 @@ class SailEngine:
 
     async def run(self, query: CheckedQuery) -> QueryResult:
         self._spent.check(query.caller.org_id)
+        written = self._written(query)
         try:
             async with asyncio.timeout(query.answer_within):
-                return await self._run_twice(query)
+                return await self._run_twice(query, written)
         except TimeoutError:
             raise query_timeout(query) from None
 
@@ -101,7 +104,16 @@ class SailEngine:
         await self._pool.close()
         self._threads.shutdown(wait=False, cancel_futures=True)
 
-    async def _run_twice(self, query: CheckedQuery) -> QueryResult:
+    def _written(self, query: CheckedQuery) -> ForSail | None:
+        """Return the query for Sail, before it takes a slot or a process; None where columns are in Postgres."""
+        if any(relation.hot for relation in query.relations.values()):
+            return None
+        try:
+            return self._translate(query.checked, query.relations)
+        except NotOnSail as error:
+            raise CannotRun(error.reason) from None
+
+    async def _run_twice(self, query: CheckedQuery, written: ForSail | None) -> QueryResult:
         """Run it, and once more if its engine was lost.
 
         Which of several queries ended the engine is not known. So they run one after the other: one that ends it again
@@ -109,7 +121,7 @@ class SailEngine:
         """
         began = time.monotonic()
         try:
-            return await self._run(query, query.seconds)
+            return await self._run(query, written, query.seconds)
         except EngineLost:
             ran = time.monotonic() - began
         await asyncio.sleep(min(LATEST_SECONDS, ran / 10))
@@ -119,12 +131,12 @@ class SailEngine:
         except TimeoutError:
             raise query_timeout(query) from None
         try:
-            return await self._run(query, max(0.0, began + query.seconds - time.monotonic()))
+            return await self._run(query, written, max(0.0, began + query.seconds - time.monotonic()))
         finally:
             self._again[query.caller.org_id].release()
 
-    async def _run(self, query: CheckedQuery, seconds: float) -> QueryResult:
-        kind: Kind = "user" if query.caller.user_id is not None else "task"
+    async def _run(self, query: CheckedQuery, written: ForSail | None, seconds: float) -> QueryResult:
+        kind = kind_of(query.caller)
         slots = self._slots[query.caller.org_id]
         await slots.take(kind)
         give_back = partial(slots.give_back, kind)
@@ -134,7 +146,8 @@ class SailEngine:
             give_back()
             raise
         session = ConnectSession(server.client)
-        thread = asyncio.get_running_loop().run_in_executor(self._threads, self._answer, server, session, query)
+        work = partial(self._answer, server, session, query, written)
+        thread = asyncio.get_running_loop().run_in_executor(self._threads, work)
         over = asyncio.Event()
         began = time.monotonic()
         ended = asyncio.create_task(self._until_ended(server, session, thread, over))
@@ -198,21 +211,23 @@ class SailEngine:
         await server.end()
         return _engine_lost(self._settings.sail_memory_mb if server.over_memory else None)
 
-    def _answer(self, server: SailServer, session: ConnectSession, query: CheckedQuery) -> QueryResult:
+    def _answer(
+        self, server: SailServer, session: ConnectSession, query: CheckedQuery, written: ForSail | None
+    ) -> QueryResult:
         """Run the query; called in its thread."""
         import pyarrow as pa
 
         grpc = load_grpc()
-        written: list[ForSail] = []
 
         def write(relations: Mapping[str, Relation]) -> None:
-            written.append(self._translate(query.checked, relations))
+            nonlocal written
+            written = self._translate(query.checked, relations)
 
         try:
-            made = tables_of(query, session, server.files, self._dsn, settings=self._settings, check=write)
+            made = tables_of(query, session, server.files, self._dsn, settings=self._settings, looked_up=write)
             with _opened(session), made as views:
-                (for_sail,) = written
-                return _of_types(self._rows(session, query, for_sail.checked.render(views)), for_sail.types)
+                assert written is not None  # noqa: S101 - of a query with hot tables, since they were looked up
+                return _of_types(self._rows(session, query, written.checked.render(views)), written.types)
         except grpc.RpcError as error:
             raise self._translated(error) from None
         except NotOnSail as error:
@@ -263,7 +278,7 @@ class SailEngine:
 
     def _new_slots(self) -> Slots:
         limits = self._settings
-        return Slots(limits.sail_concurrency, limits.waiting, limits.wait_seconds, for_users=limits.user_slots)
+        return Slots(limits.sail_concurrency, limits.waiting, limits.wait_seconds, kept=self._kept)
 
 
 def _of_types(result: QueryResult, types: list[str] | None) -> QueryResult:

@@ -36,17 +36,23 @@ MOST_RUNS: Final = 200
 """Of block numbers that are not read from files: each becomes a condition."""
 
 
-Check = Callable[[Mapping[str, Relation]], None]
-"""Called with the relations when the columns of all of them are known, before rows are copied."""
+LookedUp = Callable[[Mapping[str, Relation]], None]
+"""Called with the relations when hot tables were looked up and their columns are known, before rows are copied."""
 
 
 @contextmanager
 def tables_of(
-    query: CheckedQuery, session: ConnectSession, files: StagedFiles, dsn: str, *, settings: QuerySettings, check: Check
+    query: CheckedQuery,
+    session: ConnectSession,
+    files: StagedFiles,
+    dsn: str,
+    *,
+    settings: QuerySettings,
+    looked_up: LookedUp,
 ) -> Iterator[dict[str, str]]:
     """Make the tables and yield their names in the session. Their files are there inside the block."""
     with ExitStack() as stack:
-        maker = _Tables(query, files, dsn, settings, stack, check)
+        maker = _Tables(query, files, dsn, settings, stack, looked_up)
         tables = maker.plans()
         names = {table: f"v_{uuid4().hex}" for table in tables}
         for table, plan in tables.items():
@@ -61,12 +67,10 @@ class _Tables:
     dsn: str
     settings: QuerySettings
     stack: ExitStack
-    check: Check
+    looked_up: LookedUp
 
     def plans(self) -> dict[str, Plan]:
         cold = {name: item for name, item in self.query.relations.items() if not item.hot}
-        if len(cold) == len(self.query.relations):
-            self.check(self.query.relations)
         found = {name: self._filtered(self._of_files(item), item) for name, item in cold.items()}
         if len(found) < len(self.query.relations):
             with held(self.dsn) as moment:
@@ -77,7 +81,7 @@ class _Tables:
         hot = {name: item for name, item in self.query.relations.items() if item.hot}
         sources = {name: hot_source(moment, item, self.query.caller.org_id) for name, item in hot.items()}
         known = {name: replace(item, hot_columns=sources[name].columns) for name, item in hot.items()}
-        self.check({**self.query.relations, **known})
+        self.looked_up({**self.query.relations, **known})
         return {name: self._filtered(self._with_files(sources[name], item), item) for name, item in known.items()}
 
     def _filtered(self, rows: Plan, relation: Relation) -> Plan:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tracelake.domain.ledger import commit_hash
-from tracelake.wire.user_ledger import Damage, LedgerEntry, LedgerPage
+from tracelake.domain.ledger import commit_hash, first_of_epoch
+from tracelake.wire.user.ledger import Damage, LedgerEntry, LedgerPage
 
 PARTS = {
     "files": ("partitions_changed", "the partitions or the checksums of files that this commit set"),
@@ -19,7 +19,7 @@ def check_chain(page: LedgerPage, after: int) -> Iterator[Damage]:
     yield from _missing(page, after)
     previous, number = page.before_hash, after
     for entry in page.entries:
-        if entry.commit == number + 1:
+        if entry.commit in (number + 1, first_of_epoch(entry.commit)):
             yield from _check_link(entry, previous)
         yield from _check_entry(entry, page)
         previous, number = entry.hash, entry.commit
@@ -34,10 +34,11 @@ def check_chain(page: LedgerPage, after: int) -> Iterator[Damage]:
 
 def _missing(page: LedgerPage, after: int) -> Iterator[Damage]:
     end = page.last_commit if page.next is None else page.next
-    present = {entry.commit for entry in page.entries}
-    for number in range(after + 1, end + 1):
-        if number not in present:
-            yield _damage(number, "entry_missing", "commits", "has no entry in the ledger")
+    for number in [*(entry.commit for entry in page.entries), end + 1]:
+        # A restore skips numbers up to the first of its epoch; the link shows whether the commit before it is there.
+        for missing in range(max(after + 1, first_of_epoch(number)), number):
+            yield _damage(missing, "entry_missing", "commits", "has no entry in the ledger")
+        after = number
 
 
 def _check_link(entry: LedgerEntry, previous: str | None) -> Iterator[Damage]:

@@ -19,7 +19,7 @@ from tracelake.errors import InvalidRequest, NotFound, Unavailable
 from tracelake.ports import ObjectStore
 from tracelake.query.verify.rows import check_rows
 from tracelake.wire.markers import MARKER, decode_marker
-from tracelake.wire.user_ledger import Damage, LedgerEntry, LedgerPartition
+from tracelake.wire.user.ledger import Damage, LedgerEntry, LedgerPartition
 
 
 @dataclass

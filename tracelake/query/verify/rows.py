@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import IO, Any
 
 from tracelake.wire.markers import NUMBER
-from tracelake.wire.user_ledger import LedgerPartition
+from tracelake.wire.user.ledger import LedgerPartition
 
 
 def check_rows(file: IO[bytes], entry: Mapping[str, Any], partition: LedgerPartition) -> tuple[int, list[str]]:

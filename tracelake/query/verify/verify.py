@@ -17,7 +17,8 @@ from tracelake.ports import ObjectStore
 from tracelake.query.verify.chain import check_chain
 from tracelake.query.verify.files import FileChecker, Found, missing
 from tracelake.wire.client import DispatcherClient
-from tracelake.wire.user_ledger import LedgerEntry, LedgerPage, LedgerQuery, VerifyPage, VerifyQuery
+from tracelake.wire.service_user import ServiceUser
+from tracelake.wire.user.ledger import LedgerEntry, LedgerPage, LedgerQuery, VerifyPage, VerifyQuery
 
 PAGE_SECONDS: Final = 10.0
 AT_ONCE: Final = 2
@@ -32,7 +33,7 @@ class DatasetVerifier:
         self._dispatcher, self._objects, self._folder = dispatcher, objects, folder
         self._slots = asyncio.Semaphore(AT_ONCE)
 
-    async def verify(self, user: str, dataset: str, query: VerifyQuery) -> VerifyPage:
+    async def verify(self, user: ServiceUser, dataset: str, query: VerifyQuery) -> VerifyPage:
         async with self._slots:
             asked = LedgerQuery(after=query.after, limit=query.limit)
             page = await self._dispatcher.ledger(user, dataset, asked)
@@ -44,7 +45,9 @@ class DatasetVerifier:
             finally:
                 stop.set()
 
-    async def _verify(self, page: LedgerPage, checker: FileChecker, user: str, query: VerifyQuery) -> VerifyPage:
+    async def _verify(
+        self, page: LedgerPage, checker: FileChecker, user: ServiceUser, query: VerifyQuery
+    ) -> VerifyPage:
         until = time.monotonic() + PAGE_SECONDS
         checked: list[tuple[LedgerEntry, Found]] = []
         for entry in page.entries:
@@ -56,7 +59,9 @@ class DatasetVerifier:
                 break
         return _page(page, checked, query.after)
 
-    async def _look_again(self, entry: LedgerEntry, checker: FileChecker, user: str, query: VerifyQuery) -> Found:
+    async def _look_again(
+        self, entry: LedgerEntry, checker: FileChecker, user: ServiceUser, query: VerifyQuery
+    ) -> Found:
         found = Found()
         for _ in range(LOOKS):
             await asyncio.sleep(LOOK_SECONDS)

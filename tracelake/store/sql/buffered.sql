@@ -54,22 +54,22 @@ WITH applied AS (
       FROM settled s
 ), heads AS (
     INSERT INTO dataset_heads (dataset_uuid, org_id, last_commit, last_hash)
-    SELECT c.dataset_uuid, c.org_id, max(c.nth), (array_agg(c.hash ORDER BY c.nth DESC))[1]
+    SELECT c.dataset_uuid, c.org_id, next_commit(0) - 1 + max(c.nth), (array_agg(c.hash ORDER BY c.nth DESC))[1]
       FROM (SELECT e.*, chain_commits(NULL, commit_digest(
-                       e.org_id, e.dataset_uuid, e.nth, e.dataset_version, e.task_id, e.attempt, e.scope, e.row_count,
-                       e.byte_count, NULL, now(), e.files_hash, e.inputs_hash, e.code_hash))
+                       e.org_id, e.dataset_uuid, next_commit(0) - 1 + e.nth, e.dataset_version, e.task_id, e.attempt,
+                       e.scope, e.row_count, e.byte_count, NULL, now(), e.files_hash, e.inputs_hash, e.code_hash))
                        OVER (PARTITION BY e.dataset_uuid ORDER BY e.nth) AS hash
               FROM entries e) c
      GROUP BY 1, 2 ORDER BY 1
     ON CONFLICT (dataset_uuid) DO UPDATE
-       SET last_commit = dataset_heads.last_commit + excluded.last_commit,
+       SET last_commit = next_commit(dataset_heads.last_commit) + excluded.last_commit - next_commit(0),
            last_hash = (
                SELECT chain_commits(dataset_heads.last_hash, commit_digest(
-                          e.org_id, e.dataset_uuid, dataset_heads.last_commit + e.nth, e.dataset_version, e.task_id, e.attempt,
-                          e.scope, e.row_count, e.byte_count, NULL, now(), e.files_hash, e.inputs_hash, e.code_hash)
+                          e.org_id, e.dataset_uuid, next_commit(dataset_heads.last_commit) - 1 + e.nth, e.dataset_version,
+                          e.task_id, e.attempt, e.scope, e.row_count, e.byte_count, NULL, now(), e.files_hash, e.inputs_hash, e.code_hash)
                           ORDER BY e.nth)
                  FROM entries e WHERE e.dataset_uuid = dataset_heads.dataset_uuid)
-    RETURNING new.dataset_uuid, coalesce(old.last_commit, 0) AS before, old.last_hash AS first_previous
+    RETURNING new.dataset_uuid, next_commit(coalesce(old.last_commit, 0)) - 1 AS before, old.last_hash AS first_previous
 ), numbered AS MATERIALIZED (
     SELECT e.*, h.before + e.nth AS number, h.first_previous,
            chain_commits(h.first_previous, commit_digest(

@@ -1,8 +1,8 @@
 -- name: claim_tasks
 -- Queued to Running, for every task asked for at once: lease, history and pinned inputs in one statement. A row for
--- each that was claimed.
+-- each that was claimed. $4: the runtimes whose tasks the caller may claim; NULL: any.
 WITH asked AS (
-    SELECT * FROM unnest($1::uuid[], $2::text[], $3::uuid[]) AS a (task_id, worker_id, lease_token)
+    SELECT * FROM unnest($1::uuid[], $2::text[], $3::uuid[], $4::text[]) AS a (task_id, worker_id, lease_token, runtimes)
      ORDER BY task_id -- every batch locks its tasks in this order: no two wait for each other
 ), claimed AS (
     UPDATE tasks t
@@ -20,6 +20,7 @@ WITH asked AS (
        -- IS TRUE keeps the planner from walking the index of all queued tasks instead of looking up this one.
        AND (t.status = 'Queued') IS TRUE -- fence
        AND t.woken_at IS NOT NULL
+       AND (a.runtimes IS NULL OR j.runtime = ANY (a.runtimes::text[]))
        -- Of updates that a job takes all together, the newest: the others are closed (`supersede`).
        AND NOT CASE WHEN j.makes_whole AND t.invalidation_id IS NULL THEN EXISTS (
                SELECT FROM tasks later WHERE later.job_id = t.job_id AND later.status = 'Queued' AND later.id > t.id)
@@ -125,8 +126,12 @@ UPDATE tasks t
 RETURNING t.id;
 
 -- name: statuses
--- What has become of tasks that could not be claimed.
-SELECT t.id, t.status::text FROM tasks t WHERE t.id = ANY ($1::uuid[]);
+-- What has become of tasks that could not be claimed, as far as the caller may claim tasks of their runtime.
+SELECT t.id, t.status::text
+  FROM unnest($1::uuid[], $2::text[]) AS a (task_id, runtimes)
+  JOIN tasks t ON t.id = a.task_id
+  JOIN jobs j ON j.id = t.job_id
+ WHERE a.runtimes IS NULL OR j.runtime = ANY (a.runtimes::text[]);
 
 -- name: fetch_task
 -- A task without claiming it: the same as a claim is answered with, but for the lease.

@@ -35,9 +35,9 @@ WITH asked AS (
            CASE WHEN NOT a.retryable OR a.ends_as <> 'Failed' THEN NULL
                 WHEN a.fault = 'platform' AND c.platform_failures + 1 < j.max_platform_failures
                     THEN now() + retry_wait(j.retry_backoff_seconds, j.retry_backoff_max_seconds, c.platform_failures + 1)
-                WHEN a.fault = 'job' AND t.attempt - c.platform_failures < t.max_attempts
+                WHEN a.fault = 'job' AND t.attempt - t.skipped_attempts - c.platform_failures < t.max_attempts
                     THEN now() + retry_wait(j.retry_backoff_seconds, j.retry_backoff_max_seconds,
-                                            t.attempt - c.platform_failures) END AS next_retry_at
+                                            t.attempt - t.skipped_attempts - c.platform_failures) END AS next_retry_at
       FROM asked a
       JOIN tasks t ON t.id = a.task_id
       JOIN jobs j ON j.id = t.job_id
@@ -206,17 +206,17 @@ WITH entry AS MATERIALIZED (
            inputs_hash($4, $5) AS inputs_hash, code_hash($4) AS code_hash, $10::int AS unchanged
 ), head AS (
     INSERT INTO dataset_heads (dataset_uuid, org_id, last_commit, last_hash)
-    SELECT e.dataset_uuid, e.org_id, 1,
+    SELECT e.dataset_uuid, e.org_id, next_commit(0),
            link_commit(NULL, NULL, commit_digest(
-               e.org_id, e.dataset_uuid, 1, e.dataset_version, e.task_id, e.attempt, '', e.row_count, e.bytes, e.schema_hash,
+               e.org_id, e.dataset_uuid, next_commit(0), e.dataset_version, e.task_id, e.attempt, '', e.row_count, e.bytes, e.schema_hash,
                now(), e.files_hash, e.inputs_hash, e.code_hash))
       FROM entry e
     ON CONFLICT (dataset_uuid) DO UPDATE
-       SET last_commit = dataset_heads.last_commit + 1,
+       SET last_commit = next_commit(dataset_heads.last_commit),
            last_hash = (
                SELECT link_commit(dataset_heads.last_hash, NULL, commit_digest(
-                          e.org_id, e.dataset_uuid, dataset_heads.last_commit + 1, e.dataset_version, e.task_id, e.attempt, '',
-                          e.row_count, e.bytes, e.schema_hash, now(), e.files_hash, e.inputs_hash, e.code_hash))
+                          e.org_id, e.dataset_uuid, next_commit(dataset_heads.last_commit), e.dataset_version, e.task_id,
+                          e.attempt, '', e.row_count, e.bytes, e.schema_hash, now(), e.files_hash, e.inputs_hash, e.code_hash))
                  FROM entry e)
     RETURNING new.last_commit, new.last_hash, old.last_hash AS previous_hash
 )
@@ -271,12 +271,12 @@ UPDATE partition_versions p
 -- name: insert_partitions
 -- What the partitions hold from this commit on.
 INSERT INTO partition_versions (dataset_version, partition_key, valid_from, org_id, dataset_uuid, block_range, location,
-                                files, row_count, bytes, content_hash, content_since)
+                                files, row_count, bytes, content_hash, content_since, column_hashes)
 SELECT $1, n.key, $5, $6, $7, CASE WHEN n.start IS NOT NULL THEN int8range(n.start, n.stop) END, n.location, n.files::jsonb,
-       n.row_count, n.bytes, n.content_hash, n.content_since
+       n.row_count, n.bytes, n.content_hash, n.content_since, n.column_hashes::jsonb
   FROM unnest($2::text[], $3::bigint[], $4::bigint[], $8::text[], $9::text[], $10::bigint[], $11::bigint[], $12::bytea[],
-              $13::bigint[])
-       AS n (key, start, stop, location, files, row_count, bytes, content_hash, content_since);
+              $13::bigint[], $14::text[])
+       AS n (key, start, stop, location, files, row_count, bytes, content_hash, content_since, column_hashes);
 
 -- name: publish_range
 -- A range publication: the same contents again is nothing new. Without a hash of its own ($7) it has the generation's,

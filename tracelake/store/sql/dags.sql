@@ -80,10 +80,11 @@ VALUES ($1, $2, $3, $4, $5, $6::text::job_activation, $7, $8, $9::jsonb, $10::js
 
 -- name: insert_inputs
 -- Inserts the edges of a job; activation of the version makes them live.
-INSERT INTO job_inputs (job_id, position, org_id, dataset_uuid, where_tree, name, triggers)
-SELECT $2, e.n - 1, $1, e.dataset_uuid, e.where_tree, e.name, e.triggers
-  FROM unnest($3::uuid[], $4::jsonb[], $5::text[], $6::boolean[])
-      WITH ORDINALITY AS e (dataset_uuid, where_tree, name, triggers, n);
+INSERT INTO job_inputs (job_id, position, org_id, dataset_uuid, where_tree, name, triggers, columns_read)
+SELECT $2, e.n - 1, $1, e.dataset_uuid, e.where_tree, e.name, e.triggers,
+       CASE WHEN e.columns_read IS NOT NULL THEN ARRAY(SELECT jsonb_array_elements_text(e.columns_read::jsonb)) END
+  FROM unnest($3::uuid[], $4::jsonb[], $5::text[], $6::boolean[], $7::text[])
+      WITH ORDINALITY AS e (dataset_uuid, where_tree, name, triggers, columns_read, n);
 
 -- name: insert_column_lineage
 -- Inserts which input columns the columns of a job's outputs are made from; two inputs may be one dataset.

@@ -66,12 +66,12 @@ WITH given AS MATERIALIZED (
     INSERT INTO outbox (org_id, kind, payload)
     SELECT org_id, 'route_event', jsonb_build_object('event_id', id) FROM emitted
 )
-SELECT g.n::int - 1 AS place, g.id, s.task_id, s.id IS NOT NULL AS is_new
+SELECT g.n::int - 1 AS place, g.id, s.task_id, s.id IS NOT NULL AS is_new, g.held
   FROM given g LEFT JOIN stored s ON s.id = g.id;
 
 -- name: find_deliveries
 -- The deliveries with these keys of these sources: what a repeated one is answered with.
-SELECT a.n::int - 1 AS place, d.id, d.task_id, false AS is_new
+SELECT a.n::int - 1 AS place, d.id, d.task_id, false AS is_new, d.held
   FROM unnest($1::uuid[], $2::text[], $3::text[], $4::text[]) WITH ORDINALITY AS a (org_id, dag_name, job_name, key, n)
   JOIN source_deliveries d
     ON d.org_id = a.org_id AND d.dag_name = a.dag_name AND d.job_name = a.job_name AND d.delivery_key = a.key;

@@ -14,11 +14,3 @@ SELECT u.id, u.org_id, o.slug AS org_slug, u.email, least(u.role, t.role) AS rol
   JOIN users u ON u.id = t.user_id
   JOIN orgs o ON o.id = u.org_id
  WHERE t.id = $1 AND t.revoked_at IS NULL AND t.expires_at > now() AND u.removed_at IS NULL;
-
--- name: find_worker_token
--- A worker token by its hash, unless it has expired or was revoked.
-SELECT token_hash
-  FROM worker_tokens
- WHERE token_hash = $1
-   AND revoked_at IS NULL
-   AND (expires_at IS NULL OR expires_at > now());

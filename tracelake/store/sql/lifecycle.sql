@@ -36,8 +36,8 @@ WITH hands AS MATERIALIZED (
                                                t.lost_alone + 1)
                                    ELSE '' END,
            next_retry_at = CASE
-               WHEN l.took_too_long AND t.attempt - t.platform_failures < t.max_attempts THEN now() + retry_wait(
-                   l.retry_backoff_seconds, l.retry_backoff_max_seconds, t.attempt - t.platform_failures)
+               WHEN l.took_too_long AND t.attempt - t.skipped_attempts - t.platform_failures < t.max_attempts THEN now() + retry_wait(
+                   l.retry_backoff_seconds, l.retry_backoff_max_seconds, t.attempt - t.skipped_attempts - t.platform_failures)
                WHEN NOT l.took_too_long AND NOT (l.alone AND t.lost_alone + 1 >= $3)
                     AND t.platform_failures + 1 < l.max_platform_failures
                    THEN now() + retry_wait(l.retry_backoff_seconds, l.retry_backoff_max_seconds, t.platform_failures + 1) END
@@ -103,7 +103,9 @@ WITH due AS (
        FOR NO KEY UPDATE SKIP LOCKED
 ), again AS (
     UPDATE tasks t
-       SET status = 'Queued', attempt = t.attempt + 1, queued_at = now(), next_retry_at = NULL, error_message = NULL,
+       SET status = 'Queued', attempt = next_attempt(t.attempt),
+           skipped_attempts = t.skipped_attempts + next_attempt(t.attempt) - t.attempt - 1,
+           queued_at = now(), next_retry_at = NULL, error_message = NULL,
            fault = NULL, lease_token = NULL, worker_id = NULL, started_at = NULL, last_heartbeat = NULL, progress = NULL,
            completed_at = NULL, completion_hash = NULL, completion_answer = NULL,
            woken_at = CASE WHEN j.max_concurrency IS NULL THEN now() END
@@ -147,8 +149,9 @@ SELECT was::text FROM ended;
 -- A person asks for one more attempt of a task that failed.
 WITH again AS (
     UPDATE tasks t
-       SET status = 'Queued', attempt = t.attempt + 1,
-           max_attempts = greatest(t.max_attempts, t.attempt + 1 - t.platform_failures),
+       SET status = 'Queued', attempt = next_attempt(t.attempt),
+           skipped_attempts = t.skipped_attempts + next_attempt(t.attempt) - t.attempt - 1,
+           max_attempts = greatest(t.max_attempts, t.attempt + 1 - t.skipped_attempts - t.platform_failures),
            queued_at = now(), next_retry_at = NULL, error_message = NULL, fault = NULL, lease_token = NULL, worker_id = NULL,
            started_at = NULL, last_heartbeat = NULL, progress = NULL, completed_at = NULL, completion_hash = NULL,
            completion_answer = NULL, woken_at = CASE WHEN j.max_concurrency IS NULL THEN now() END
@@ -236,8 +239,9 @@ WITH chosen AS MATERIALIZED (
        FOR NO KEY UPDATE OF t
 ), again AS (
     UPDATE tasks t
-       SET status = 'Queued', attempt = t.attempt + 1,
-           max_attempts = greatest(t.max_attempts, t.attempt + 1 - t.platform_failures),
+       SET status = 'Queued', attempt = next_attempt(t.attempt),
+           skipped_attempts = t.skipped_attempts + next_attempt(t.attempt) - t.attempt - 1,
+           max_attempts = greatest(t.max_attempts, t.attempt + 1 - t.skipped_attempts - t.platform_failures),
            queued_at = now(), next_retry_at = NULL, error_message = NULL, fault = NULL, lease_token = NULL, worker_id = NULL,
            started_at = NULL, last_heartbeat = NULL, progress = NULL, completed_at = NULL, completion_hash = NULL,
            completion_answer = NULL, woken_at = CASE WHEN j.max_concurrency IS NULL THEN now() END

@@ -80,8 +80,8 @@ SELECT a.name, d.id AS dataset_uuid, v.id AS dataset_version,
   JOIN datasets d ON d.id = v.dataset_uuid;
 
 -- name: running_attempt
--- The organisation and job of an attempt that is the current one and running.
-SELECT t.org_id, t.job_id
+-- The organisation, job and priority of an attempt that is the current one and running.
+SELECT t.org_id, t.job_id, t.priority::text
   FROM tasks t
  WHERE t.id = $1
    AND t.status = 'Running' -- fence
@@ -131,7 +131,7 @@ SELECT p.partition_key, p.location, p.files, p.valid_from AS commit, lower(p.blo
  ORDER BY a.n, lower(p.block_range), p.partition_key;
 
 -- name: store_audit
--- Inserts audit rows of the query service; one that exists is left as it is.
+-- Inserts audit rows of the query service, and entries of the audit for those of users; one that exists is left as it is.
 WITH new AS (
     INSERT INTO query_audit (id, org_id, user_id, task_id, attempt, asked_at, sql_sha256, datasets, verdict, code,
                              row_count, bytes, milliseconds)
@@ -142,7 +142,14 @@ WITH new AS (
                datasets uuid[], verdict query_verdict, code text, rows bigint, bytes bigint, milliseconds bigint)
       JOIN orgs o ON o.id = r.org_id
     ON CONFLICT (id) DO NOTHING
-    RETURNING id
+    RETURNING id, org_id, user_id, asked_at, sql_sha256, datasets, verdict::text AS verdict, code
+), entries AS (
+    INSERT INTO audit_entries (org_id, happened_at, actor, action, object, origin, outcome, code, detail)
+    SELECT n.org_id, n.asked_at, u.external_id, 'query', n.id::text, 'query service',
+           CASE n.verdict WHEN 'answered' THEN 'done' WHEN 'refused' THEN 'refused' ELSE 'failed' END,
+           CASE WHEN n.verdict <> 'answered' THEN coalesce(n.code, n.verdict) END,
+           jsonb_build_object('sql_sha256', encode(n.sql_sha256, 'hex'), 'datasets', to_jsonb(n.datasets))
+      FROM new n JOIN users u ON u.id = n.user_id
 )
 SELECT count(*) FROM new;
 

@@ -46,9 +46,9 @@ SELECT d.producer_dag_name AS dag_name, s.dataset_uuid, s.dataset_version, d.nam
  WHERE c.org_id = $1 AND c.dag_name = ANY ($2::text[]);
 
 -- name: measure_generations
--- How much these generations hold now.
+-- How much these generations hold now, and whether the columns of all of it have hashes.
 SELECT p.dataset_version, count(*) AS partitions, coalesce(sum(p.row_count), 0)::bigint AS rows,
-       coalesce(sum(p.bytes), 0)::bigint AS bytes
+       coalesce(sum(p.bytes), 0)::bigint AS bytes, bool_and(p.column_hashes IS NOT NULL) AS hashed
   FROM partition_versions p
  WHERE p.dataset_version = ANY ($1::uuid[]) AND p.valid_to IS NULL
  GROUP BY 1;
@@ -250,7 +250,79 @@ SELECT count(*)
 
 -- name: list_job_hashes
 -- What decides the rows of each job of the active versions of these DAGs.
-SELECT j.dag_name, j.name AS job_name, j.config_hash
+SELECT j.dag_name, j.name AS job_name, j.config_hash, j.config
   FROM dag_current_versions c
   JOIN jobs j ON j.dag_version_id = c.dag_version_id
  WHERE c.org_id = $1 AND c.dag_name = ANY ($2::text[]);
+
+-- name: replay_fires
+-- Replays to sources of a release ($1), at most $3, what fired them in the version before, where they write other
+-- generations: a task for each task, an event for each event, each once. With $2 the other way round, for a rollback. Tasks
+-- that have not ended are replayed with $4: the switch that follows cancels them. How many.
+WITH pairs AS (
+    SELECT org_id, CASE WHEN $2::boolean THEN former_version_id ELSE dag_version_id END AS target,
+           CASE WHEN $2 THEN dag_version_id ELSE former_version_id END AS origin
+      FROM release_members WHERE release_id = $1
+), changed AS MATERIALIZED (
+    SELECT j.id, j.org_id, j.max_attempts, j.timeout_seconds, j.max_concurrency, j.runtime, j.lineage_id, j.output_datasets,
+           p.target, p.origin, old.lineage_id AS former
+      FROM pairs p
+      JOIN jobs j ON j.dag_version_id = p.target AND j.activation = 'source' AND j.source ->> 'kind' <> 'always_on'
+      JOIN jobs old ON old.dag_version_id = p.origin AND old.name = j.name AND old.activation = 'source'
+                   AND old.lineage_id <> j.lineage_id
+     WHERE writes_own_datasets(j.output_datasets)
+), fires AS (
+    SELECT DISTINCT ON (c.id, f.work) c.*, f.work, t.id AS fired, t.partitions, t.input_versions
+      FROM changed c
+      JOIN jobs same ON same.lineage_id = c.former
+      JOIN tasks t ON t.job_id = same.id AND t.input_versions ? 'fired'
+                  AND (t.status = 'Completed' OR $4::boolean AND (t.status IN ('Queued', 'Running')
+                                                                 OR t.status = 'Failed' AND t.next_retry_at IS NOT NULL))
+      CROSS JOIN LATERAL (SELECT regexp_replace(t.dedupe_key, '^replayed:', '') AS work) f
+     WHERE NOT EXISTS (SELECT FROM jobs mine JOIN tasks r ON r.job_id = mine.id
+                        WHERE mine.lineage_id = c.lineage_id AND r.dedupe_key IN (f.work, 'replayed:' || f.work))
+     ORDER BY c.id, f.work
+     LIMIT $3
+), created AS (
+    INSERT INTO tasks (org_id, job_id, priority, max_attempts, timeout_seconds, dedupe_key, history, partitions,
+                       input_versions, woken_at)
+    SELECT org_id, id, 'bulk', max_attempts, timeout_seconds, 'replayed:' || work, true, partitions, input_versions,
+           CASE WHEN max_concurrency IS NULL THEN now() END
+      FROM fires
+     ORDER BY fired -- ids rise: they are run in the order in which they were fired
+    ON CONFLICT (job_id, dedupe_key) WHERE dedupe_key IS NOT NULL DO NOTHING
+    RETURNING id, org_id, job_id, priority, woken_at
+), wake_ups AS (
+    INSERT INTO outbox (org_id, kind, payload)
+    SELECT c.org_id, 'enqueue_task', wake_up_of(c.id, j.runtime, c.priority, c.org_id, c.job_id)
+      FROM created c JOIN jobs j ON j.id = c.job_id
+     WHERE c.woken_at IS NOT NULL
+     ORDER BY c.id
+), emitted AS (
+    -- Only recorded: the jobs behind the source catch up with them, in a release as after a switch.
+    INSERT INTO events (org_id, origin, kind, producer_run_id, dataset_uuid, dataset_version, scope, cursor_value, partition_key,
+                        block_range, payload, history, disposition, audit_reason)
+    SELECT e.org_id, e.origin, e.kind, e.producer_run_id, e.dataset_uuid, mine.dataset_version, e.scope, e.cursor_value,
+           e.partition_key, e.block_range, e.payload, true, 'AuditOnly', 'replayed to another version of its source'
+      FROM changed c
+      JOIN dag_version_datasets mine ON mine.dag_version_id = c.target AND mine.dataset_uuid = ANY (c.output_datasets)
+      JOIN dag_version_datasets theirs ON theirs.dag_version_id = c.origin AND theirs.dataset_uuid = mine.dataset_uuid
+      JOIN events e ON e.dataset_uuid = mine.dataset_uuid AND e.dataset_version = theirs.dataset_version
+                   AND e.origin NOT IN ('task', 'sink')
+     WHERE NOT EXISTS (SELECT FROM events r
+                        WHERE r.producer_run_id = e.producer_run_id AND r.dataset_uuid = e.dataset_uuid
+                          AND r.dataset_version = mine.dataset_version AND r.scope = e.scope)
+     ORDER BY e.created_at, e.id
+     LIMIT $3
+    ON CONFLICT DO NOTHING
+    RETURNING id
+)
+SELECT (SELECT count(*) FROM created) + (SELECT count(*) FROM emitted);
+
+-- name: count_failed_fires
+-- Tasks of sources of a release ($1) that failed for good: what they would have written is missing.
+SELECT count(*)
+  FROM release_members m
+  JOIN jobs j ON j.dag_version_id = m.dag_version_id AND j.activation = 'source'
+  JOIN tasks t ON t.job_id = j.id AND t.status = 'Failed' AND t.next_retry_at IS NULL AND t.dedupe_key LIKE 'replayed:%'
+ WHERE m.release_id = $1;

@@ -5,9 +5,12 @@ SET LOCAL plan_cache_mode = force_generic_plan;
 -- name: find_originals
 -- For each of these queued tasks ($1; $2: the code of each operator) the newest completed task of the organisation with the
 -- same memo key that set one partition of each of its outputs, that of the task's scope, whose files are there; a row for
--- each of these partitions, locked against removal. Work that a user asked for again is not looked up.
+-- each of these partitions, locked against removal. Work that a user asked for again is not looked up. An original that
+-- read partitions without hashes of their columns has a key of all that they held.
 WITH asked AS MATERIALIZED (
     SELECT t.id, t.org_id, j.output_datasets, memo_key(t.id, $2::jsonb) AS memo_key,
+           CASE WHEN EXISTS (SELECT FROM job_inputs i WHERE i.job_id = j.id AND i.columns_read IS NOT NULL)
+                THEN memo_key(t.id, $2::jsonb, true) END AS whole_key,
            CASE WHEN j.makes_whole THEN 'all' ELSE t.input_versions ->> 'partition_key' END AS partition_key
       FROM tasks t
       JOIN jobs j ON j.id = t.job_id
@@ -16,9 +19,9 @@ WITH asked AS MATERIALIZED (
 ), found AS MATERIALIZED (
     SELECT a.id AS task_id, a.memo_key, a.output_datasets, w.id AS original, w.completed_at, p.dataset_version, p.dataset_uuid,
            p.partition_key, lower(p.block_range) AS start, upper(p.block_range) - 1 AS "end", p.location, p.files, p.row_count,
-           p.bytes
+           p.bytes, p.column_hashes
       FROM asked a
-      JOIN tasks w ON w.org_id = a.org_id AND w.memo_key = a.memo_key AND w.status = 'Completed'
+      JOIN tasks w ON w.org_id = a.org_id AND w.memo_key IN (a.memo_key, a.whole_key) AND w.status = 'Completed'
       JOIN commits c ON c.task_id = w.id AND c.dataset_uuid = ANY (a.output_datasets)
       JOIN partition_versions p ON p.dataset_uuid = c.dataset_uuid AND p.valid_from = c.number
      WHERE p.partition_key = a.partition_key AND p.files_removed_at IS NULL AND p.content_hash IS NOT NULL
@@ -34,7 +37,7 @@ WITH asked AS MATERIALIZED (
      ORDER BY f.task_id, f.completed_at DESC, f.original
 )
 SELECT f.task_id, f.memo_key, f.original, f.dataset_uuid, f.partition_key, f.start, f."end", f.location, f.files::text, f.row_count,
-       f.bytes, v.schema_hash, v.columns::text
+       f.bytes, v.schema_hash, v.columns::text, f.column_hashes::text
   FROM chosen c
   JOIN found f ON f.task_id = c.task_id AND f.original = c.original
   JOIN dataset_versions v ON v.id = f.dataset_version

@@ -1,3 +1,7 @@
+-- name: current_epoch
+-- The epoch: how often the database was restored from a backup.
+SELECT restore_epoch();
+
 -- name: list_published
 -- The public keys by which a capability may be verified now.
 SELECT public_jwk AS jwk

@@ -78,7 +78,7 @@ WITH due AS (
 ), again AS (
     -- A run that was lost continues as the next attempt of the same task.
     UPDATE tasks t
-       SET status = 'Queued', attempt = t.attempt + 1, max_attempts = t.attempt + 1, queued_at = now(),
+       SET status = 'Queued', attempt = next_attempt(t.attempt), max_attempts = next_attempt(t.attempt), queued_at = now(),
            woken_at = now(), next_retry_at = NULL, error_message = NULL, fault = NULL, lease_token = NULL, worker_id = NULL,
            started_at = NULL, last_heartbeat = NULL, progress = NULL, completed_at = NULL, completion_hash = NULL,
            completion_answer = NULL
@@ -412,5 +412,6 @@ WITH fired AS (
 SELECT id FROM emitted;
 
 -- name: events_of_fire
--- The events that a request to fire a source has created already.
-SELECT e.id FROM events e WHERE e.org_id = $1 AND e.producer_run_id = $2 AND e.origin = 'manual' ORDER BY e.id;
+-- The events that a request to fire a source, or a delivery to it, has created already.
+SELECT e.id FROM events e
+ WHERE e.org_id = $1 AND e.producer_run_id = $2 AND e.origin IN ('manual', 'webhook') ORDER BY e.id;

@@ -1,6 +1,7 @@
 -- name: list_tasks
 -- A page of tasks, the newest first. Ids rise with time, so a page starts below the last id of the page before.
-SELECT t.id, j.dag_name AS dag, j.name AS job, t.status::text, t.attempt, t.max_attempts, t.platform_failures, t.partitions,
+SELECT t.id, j.dag_name AS dag, j.name AS job, t.status::text, t.attempt, t.max_attempts, t.platform_failures,
+       t.skipped_attempts, t.partitions,
        t.created_at,
        t.started_at, t.completed_at, t.next_retry_at, t.worker_id AS worker,
        coalesce(t.error_message, t.cancel_reason) AS reason, t.fault::text,
@@ -19,7 +20,8 @@ SELECT t.id, j.dag_name AS dag, j.name AS job, t.status::text, t.attempt, t.max_
 -- name: failed_tasks
 -- Tasks that have failed for good within a day, the newest first, and how many there are. Sources are left out: they are
 -- restarted.
-SELECT t.id, j.dag_name AS dag, j.name AS job, t.status::text, t.attempt, t.max_attempts, t.platform_failures, t.partitions,
+SELECT t.id, j.dag_name AS dag, j.name AS job, t.status::text, t.attempt, t.max_attempts, t.platform_failures,
+       t.skipped_attempts, t.partitions,
        t.created_at, t.started_at, t.completed_at, t.next_retry_at, t.worker_id AS worker, t.error_message AS reason,
        t.fault::text, (SELECT count(*) FROM buffer_publishes b WHERE b.task_id = t.id AND b.status = 'Dead') AS dead_batches,
        count(*) OVER () AS failed
@@ -35,7 +37,7 @@ SELECT t.id, j.dag_name AS dag, j.name AS job, t.status::text, t.attempt, t.max_
 SELECT jsonb_build_object(
            'id', t.id, 'dag', j.dag_name, 'job', j.name, 'operator', j.operator, 'runtime', j.runtime,
            'dag_version_id', j.dag_version_id, 'status', t.status, 'priority', t.priority, 'attempt', t.attempt,
-           'max_attempts', t.max_attempts, 'platform_failures', t.platform_failures,
+           'max_attempts', t.max_attempts, 'platform_failures', t.platform_failures, 'skipped_attempts', t.skipped_attempts,
            'max_platform_failures', j.max_platform_failures, 'fault', t.fault, 'timeout_seconds', t.timeout_seconds, 'dedupe_key', t.dedupe_key,
            'partitions', t.partitions, 'created_at', t.created_at, 'queued_at', t.queued_at, 'woken_at', t.woken_at,
            'started_at', t.started_at, 'completed_at', t.completed_at, 'lease_expires_at', t.lease_expires_at,

@@ -9,7 +9,7 @@ import typer
 from tracelake.cli.options import Home, Json
 
 if TYPE_CHECKING:
-    from tracelake.wire.user_identity import OrgRow
+    from tracelake.wire.user.identity import OrgRow
 
 app = typer.Typer(help="Organisations, for platform admins: list, create, show.", no_args_is_help=True)
 
@@ -21,7 +21,7 @@ def list_(home: Home = None, json: Json = False) -> None:
     """List the organisations. For platform admins."""
     from tracelake.cli import render
     from tracelake.cli.api import remote
-    from tracelake.wire.user_identity import OrgList
+    from tracelake.wire.user.identity import OrgList
 
     with remote(home) as gateway:
         found = gateway.call("list_orgs", OrgList)
@@ -45,7 +45,7 @@ def create(
 ) -> None:
     """Create an organisation with its first admin. For platform admins."""
     from tracelake.cli.api import remote
-    from tracelake.wire.user_identity import OrgRequest, OrgRow
+    from tracelake.wire.user.identity import OrgRequest, OrgRow
 
     body = OrgRequest(org=org, admin=admin, name=name, email=email)
     with remote(home) as gateway:
@@ -56,7 +56,7 @@ def create(
 def show(org: Org, home: Home = None, json: Json = False) -> None:
     """Show an organisation and its admins. For platform admins."""
     from tracelake.cli.api import remote
-    from tracelake.wire.user_identity import OrgRow
+    from tracelake.wire.user.identity import OrgRow
 
     with remote(home) as gateway:
         _show(gateway.call("show_org", OrgRow, org=org), in_json=json)

@@ -19,7 +19,7 @@ def list_(home: Home = None, json: Json = False) -> None:
     """List the roles, how many have each, and the datasets that are shared with it. For writers."""
     from tracelake.cli import render
     from tracelake.cli.api import remote
-    from tracelake.wire.user_identity import RoleList
+    from tracelake.wire.user.identity import RoleList
 
     with remote(home) as gateway:
         found = gateway.call("list_roles", RoleList)
@@ -41,7 +41,7 @@ def create(
     """Create a role. For admins."""
     from tracelake.cli import render
     from tracelake.cli.api import remote
-    from tracelake.wire.user_identity import RoleRequest, RoleRow
+    from tracelake.wire.user.identity import RoleRequest, RoleRow
 
     with remote(home) as gateway:
         done = gateway.call("create_role", RoleRow, body=RoleRequest(role=role, name=name))
@@ -62,7 +62,7 @@ def delete(
     """
     from tracelake.cli import render
     from tracelake.cli.api import remote
-    from tracelake.wire.user_identity import RoleDeleted
+    from tracelake.wire.user.identity import RoleDeleted
 
     with remote(home) as gateway:
         done = gateway.call("delete_role", RoleDeleted, query={"force": "true" if force else None}, role=role)
@@ -75,7 +75,7 @@ def members(role: RoleName, home: Home = None, json: Json = False) -> None:
     """List the users who have a role. For admins."""
     from tracelake.cli import render
     from tracelake.cli.api import remote
-    from tracelake.wire.user_identity import MemberList
+    from tracelake.wire.user.identity import MemberList
 
     with remote(home) as gateway:
         found = gateway.call("list_role_members", MemberList, role=role)
@@ -89,7 +89,7 @@ def grant(role: RoleName, user: Subject, home: Home = None, json: Json = False) 
     from tracelake.cli import render
     from tracelake.cli.api import remote
     from tracelake.cli.user_ids import user_id
-    from tracelake.wire.user_identity import MembershipAnswer
+    from tracelake.wire.user.identity import MembershipAnswer
 
     with remote(home) as gateway:
         done = gateway.call("grant_role", MembershipAnswer, role=role, user=user_id(gateway, user))
@@ -102,7 +102,7 @@ def revoke(role: RoleName, user: Subject, home: Home = None, json: Json = False)
     from tracelake.cli import render
     from tracelake.cli.api import remote
     from tracelake.cli.user_ids import user_id
-    from tracelake.wire.user_identity import MembershipAnswer
+    from tracelake.wire.user.identity import MembershipAnswer
 
     with remote(home) as gateway:
         done = gateway.call("revoke_role", MembershipAnswer, role=role, user=user_id(gateway, user))

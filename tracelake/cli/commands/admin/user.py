@@ -10,7 +10,7 @@ from tracelake.cli.options import Home, Json, Yes
 from tracelake.wire.call import Role
 
 if TYPE_CHECKING:
-    from tracelake.wire.user_identity import UserRow
+    from tracelake.wire.user.identity import UserRow
 
 app = typer.Typer(help="Users of your organisation: list, show, add, set-role, remove.", no_args_is_help=True)
 
@@ -27,7 +27,7 @@ def list_(home: Home = None, json: Json = False) -> None:
     """List the users of your organisation. For admins."""
     from tracelake.cli import render
     from tracelake.cli.api import remote
-    from tracelake.wire.user_identity import UserList
+    from tracelake.wire.user.identity import UserList
 
     with remote(home) as gateway:
         found = gateway.call("list_users", UserList)
@@ -45,7 +45,7 @@ def show(subject: Subject, home: Home = None, json: Json = False) -> None:
     """Show a user: role, organisation roles, id. For admins."""
     from tracelake.cli.api import remote
     from tracelake.cli.user_ids import user_id
-    from tracelake.wire.user_identity import UserRow
+    from tracelake.wire.user.identity import UserRow
 
     with remote(home) as gateway:
         _show(gateway.call("show_user", UserRow, user=user_id(gateway, subject)), in_json=json)
@@ -60,7 +60,7 @@ def add(
     Nothing is sent to the user. With Lite's own issuer, `trace token --subject SUBJECT` prints a token to pass on.
     """
     from tracelake.cli.api import remote
-    from tracelake.wire.user_identity import UserRequest, UserRow
+    from tracelake.wire.user.identity import UserRequest, UserRow
 
     body = UserRequest(subject=subject, email=email, role=role)
     with remote(home) as gateway:
@@ -72,7 +72,7 @@ def set_role(subject: Subject, role: NewRole, home: Home = None, json: Json = Fa
     """Change what a user may do, from the user's next call on. For admins; the last one stays one."""
     from tracelake.cli.api import remote
     from tracelake.cli.user_ids import user_id
-    from tracelake.wire.user_identity import UserRoleRequest, UserRow
+    from tracelake.wire.user.identity import UserRoleRequest, UserRow
 
     with remote(home) as gateway:
         user = user_id(gateway, subject)
@@ -89,7 +89,7 @@ def remove(subject: Subject, yes: Yes = False, home: Home = None, json: Json = F
     from tracelake.cli.api import remote
     from tracelake.cli.confirm import confirm
     from tracelake.cli.user_ids import user_id
-    from tracelake.wire.user_identity import UserRemoved
+    from tracelake.wire.user.identity import UserRemoved
 
     confirm(f"This takes all rights of user {subject}.", yes=yes)
     with remote(home) as gateway:

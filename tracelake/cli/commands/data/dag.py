@@ -17,7 +17,7 @@ from tracelake.errors import BadInput
 
 if TYPE_CHECKING:
     from tracelake.cli.api import Remote
-    from tracelake.wire.user_dags import DeleteDagAnswer
+    from tracelake.wire.user.dags import DeleteDagAnswer
 
 app = typer.Typer(help="DAGs: validate, deploy, list, show, activate, deactivate, delete.", no_args_is_help=True)
 
@@ -56,7 +56,7 @@ def deploy(file: File, activate: Activate = False, now: Now = False, home: Home 
     """
     from tracelake.cli.api import remote
     from tracelake.cli.releases import push_bundles
-    from tracelake.wire.user_releases import Plan, PlanRequest
+    from tracelake.wire.user.releases import Plan, PlanRequest
 
     with problems_shown(file, json=json):
         source = read_dag_file(file)
@@ -79,7 +79,7 @@ def deploy(file: File, activate: Activate = False, now: Now = False, home: Home 
 def _release(gateway: Remote, source: DagFile, *, json: bool) -> None:
     from tracelake.cli import render
     from tracelake.cli.releases import follow, next_step, print_release
-    from tracelake.wire.user_releases import ReleaseAnswer, ReleaseRequest
+    from tracelake.wire.user.releases import ReleaseAnswer, ReleaseRequest
 
     started = gateway.call("start_release", ReleaseAnswer, body=ReleaseRequest(dags=[source.text], when_ready=True))
     if started.release is None:  # another user's activation came between
@@ -95,7 +95,7 @@ def _release(gateway: Remote, source: DagFile, *, json: bool) -> None:
 
 def _deploy(gateway: Remote, file: str, source: DagFile, *, rebuilt: Sequence[str], activate: bool, json: bool) -> None:
     from tracelake.cli import render
-    from tracelake.wire.user_dags import ActivateAnswer, ActivateRequest, DeployAnswer, DeployRequest
+    from tracelake.wire.user.dags import ActivateAnswer, ActivateRequest, DeployAnswer, DeployRequest
 
     name, active = _name_in(source), None
     # Deploying and activating are idempotent.
@@ -126,7 +126,7 @@ def list_(home: Home = None, json: Json = False) -> None:
     """List every DAG with its active version."""
     from tracelake.cli import render
     from tracelake.cli.api import remote
-    from tracelake.wire.user_dags import DagList
+    from tracelake.wire.user.dags import DagList
 
     with remote(home) as gateway:
         found = gateway.call("list_dags", DagList)
@@ -147,7 +147,7 @@ def show(dag: DagName, yaml: Yaml = False, home: Home = None, json: Json = False
     """Show a DAG: its versions, the jobs of the active one, and its YAML with --yaml."""
     from tracelake.cli import render
     from tracelake.cli.api import remote
-    from tracelake.wire.user_dags import DagDetail
+    from tracelake.wire.user.dags import DagDetail
 
     with remote(home) as gateway:
         found = gateway.call("show_dag", DagDetail, dag=dag)
@@ -198,7 +198,7 @@ def activate(dag: DagName, version: VersionId, home: Home = None, json: Json = F
     """Make a deployed version the active one, atomically: it serves reads and gets tasks."""
     from tracelake.cli import render
     from tracelake.cli.api import remote
-    from tracelake.wire.user_dags import ActivateAnswer, ActivateRequest
+    from tracelake.wire.user.dags import ActivateAnswer, ActivateRequest
 
     with remote(home) as gateway:
         done = gateway.call("activate", ActivateAnswer, body=ActivateRequest(dag_version_id=version), dag=dag)
@@ -220,7 +220,7 @@ def deactivate(dag: DagName, yes: Yes = False, home: Home = None, json: Json = F
     from tracelake.cli import render
     from tracelake.cli.api import remote
     from tracelake.cli.confirm import confirm
-    from tracelake.wire.user_dags import DeactivateAnswer
+    from tracelake.wire.user.dags import DeactivateAnswer
 
     confirm(f"This stops DAG {dag}: its unfinished tasks are canceled, and its datasets cannot be queried.", yes=yes)
     with remote(home) as gateway:
@@ -240,7 +240,7 @@ def delete(dag: DagName, yes: Yes = False, home: Home = None, json: Json = False
     from tracelake.cli import render
     from tracelake.cli.api import remote
     from tracelake.cli.confirm import confirm
-    from tracelake.wire.user_dags import DeleteDagAnswer
+    from tracelake.wire.user.dags import DeleteDagAnswer
 
     with remote(home) as gateway:
         found = gateway.call("delete_dag", DeleteDagAnswer, query={"dry_run": "true"}, dag=dag)

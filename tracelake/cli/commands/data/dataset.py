@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from tracelake.cli.api import Remote
-    from tracelake.wire.user_datasets import DatasetDetail, DatasetRow
-    from tracelake.wire.user_ledger import LedgerEntry
+    from tracelake.wire.user.datasets import DatasetDetail, DatasetRow
+    from tracelake.wire.user.ledger import LedgerEntry
 
 app = typer.Typer(help="Datasets: list, show, sample, files, ledger, access, drop.", no_args_is_help=True)
 app.command("access", short_help="Show or decide who may read a dataset.")(access)
@@ -33,7 +33,7 @@ def list_(home: Home = None, json: Json = False) -> None:
     """List every dataset with its last commit; published ones first."""
     from tracelake.cli import render
     from tracelake.cli.api import remote
-    from tracelake.wire.user_datasets import DatasetList
+    from tracelake.wire.user.datasets import DatasetList
 
     with remote(home) as gateway:
         found = gateway.call("list_datasets", DatasetList)
@@ -65,7 +65,7 @@ def show(dataset: Dataset, home: Home = None, json: Json = False) -> None:
     """Show a dataset: its generations, current ranges, last commits, published ranges and dead batches."""
     from tracelake.cli import render
     from tracelake.cli.api import remote
-    from tracelake.wire.user_datasets import DatasetDetail
+    from tracelake.wire.user.datasets import DatasetDetail
 
     with remote(home) as gateway:
         found = gateway.call("show_dataset", DatasetDetail, dataset=dataset)
@@ -92,7 +92,7 @@ def files(dataset: Dataset, home: Home = None, json: Json = False) -> None:
     """List the current files of a dataset, by partition."""
     from tracelake.cli import render
     from tracelake.cli.api import remote
-    from tracelake.wire.user_datasets import DatasetFiles
+    from tracelake.wire.user.datasets import DatasetFiles
 
     with remote(home) as gateway:
         found = gateway.call("list_dataset_files", DatasetFiles, dataset=dataset)
@@ -121,7 +121,7 @@ def drop(dataset: Dataset, yes: Yes = False, home: Home = None, json: Json = Fal
     from tracelake.cli import render
     from tracelake.cli.api import remote
     from tracelake.cli.confirm import confirm
-    from tracelake.wire.user_datasets import DropAnswer
+    from tracelake.wire.user.datasets import DropAnswer
 
     confirm(f"This removes all rows and files of dataset {dataset}.", yes=yes)
     with remote(home) as gateway:
@@ -163,7 +163,7 @@ def ledger(dataset: Dataset, *, after: After = 0, home: Home = None, json: Json 
 
 def _ledger(gateway: Remote, dataset: str, after: int) -> Iterator[LedgerEntry]:
     from tracelake.cli.api import next_page
-    from tracelake.wire.user_ledger import LedgerPage
+    from tracelake.wire.user.ledger import LedgerPage
 
     following: int | None = after
     while following is not None:

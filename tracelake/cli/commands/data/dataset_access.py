@@ -9,7 +9,7 @@ import typer
 from tracelake.cli.options import Home, Json
 
 if TYPE_CHECKING:
-    from tracelake.wire.user_identity import AccessAnswer
+    from tracelake.wire.user.identity import AccessAnswer
 
 Dataset = Annotated[str, typer.Argument(help="Its name or uuid.", metavar="DATASET", show_default=False)]
 Roles = str | None
@@ -32,7 +32,7 @@ def access(
     something else says so and changes nothing.
     """
     from tracelake.cli.api import remote
-    from tracelake.wire.user_identity import AccessAnswer, AccessChange
+    from tracelake.wire.user.identity import AccessAnswer, AccessChange
 
     with remote(home) as gateway:
         if not (everyone or nobody or set_ or add or remove):

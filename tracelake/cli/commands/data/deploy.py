@@ -42,7 +42,7 @@ def deploy(
         push_bundles,
         read_files,
     )
-    from tracelake.wire.user_releases import ReleaseAnswer, ReleaseDetail, ReleaseRequest
+    from tracelake.wire.user.releases import ReleaseAnswer, ReleaseDetail, ReleaseRequest
 
     sources = read_files(files, json=json)
     request = ReleaseRequest(dags=[source.text for source in sources], plan=plan, when_ready=when_ready)

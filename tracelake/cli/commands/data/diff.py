@@ -11,7 +11,7 @@ import typer
 from tracelake.cli.options import Home, Json
 
 if TYPE_CHECKING:
-    from tracelake.wire.user_diff import DiffAnswer, DiffSide
+    from tracelake.wire.user.diff import DiffAnswer, DiffSide
 
 Dataset = Annotated[str, typer.Argument(help="Its name or uuid.", metavar="DATASET", show_default=False)]
 First = Annotated[
@@ -60,7 +60,7 @@ def diff(
     """
     from tracelake.cli import printing
     from tracelake.cli.api import remote
-    from tracelake.wire.user_diff import DiffAnswer
+    from tracelake.wire.user.diff import DiffAnswer
 
     given = ("a", a), ("b", b), ("key", key), ("release", None if release is None else str(release))
     query = {name: value for name, value in given if value is not None}

@@ -22,7 +22,7 @@ def plan(files: Files, home: Home = None, json: Json = False) -> None:
     from tracelake.cli.api import remote
     from tracelake.cli.dag_file import problems_shown
     from tracelake.cli.releases import print_plan, push_bundles, read_files
-    from tracelake.wire.user_releases import Plan, PlanRequest
+    from tracelake.wire.user.releases import Plan, PlanRequest
 
     sources = read_files(files, json=json)
     with remote(home) as gateway, problems_shown(", ".join(files), json=json):

@@ -12,7 +12,7 @@ from tracelake.cli.confirm import confirm
 from tracelake.cli.options import Home, Json, Yes
 
 if TYPE_CHECKING:
-    from tracelake.wire.user_releases import SwitchAnswer
+    from tracelake.wire.user.releases import SwitchAnswer
 
 app = typer.Typer(
     help="Releases: versions that were built together. List, show, promote, rollback, abandon.", no_args_is_help=True
@@ -34,7 +34,7 @@ def list_(home: Home = None, json: Json = False) -> None:
     """List the newest releases."""
     from tracelake.cli import render
     from tracelake.cli.api import remote
-    from tracelake.wire.user_releases import ReleaseList
+    from tracelake.wire.user.releases import ReleaseList
 
     with remote(home) as gateway:
         found = gateway.call("list_releases", ReleaseList)
@@ -56,7 +56,7 @@ def show(release: Id, wait: Wait = False, diff: Diff = False, home: Home = None,
     from tracelake.cli.api import remote
     from tracelake.cli.release_diffs import compare, print_comparisons
     from tracelake.cli.releases import follow, next_step, print_release
-    from tracelake.wire.user_releases import ReleaseDetail
+    from tracelake.wire.user.releases import ReleaseDetail
 
     with remote(home) as gateway:
         found = gateway.call("show_release", ReleaseDetail, release=str(release))
@@ -81,7 +81,7 @@ def promote(release: Id, force: Force = False, yes: Yes = False, home: Home = No
     """
     from tracelake.cli.api import remote
     from tracelake.cli.release_diffs import disregarded, until_compared
-    from tracelake.wire.user_releases import PromoteRequest, ReleaseDetail, SwitchAnswer
+    from tracelake.wire.user.releases import PromoteRequest, ReleaseDetail, SwitchAnswer
 
     with remote(home) as gateway:
         if force:
@@ -103,7 +103,7 @@ def rollback(release: Id, home: Home = None, json: Json = False) -> None:
     They catch up from where they stood; `trace gaps DAG` shows what they have not processed yet.
     """
     from tracelake.cli.api import remote
-    from tracelake.wire.user_releases import SwitchAnswer
+    from tracelake.wire.user.releases import SwitchAnswer
 
     with remote(home) as gateway:
         done = gateway.call("rollback_release", SwitchAnswer, repeatable=True, release=str(release))
@@ -115,7 +115,7 @@ def abandon(release: Id, home: Home = None, json: Json = False) -> None:
     """End a release that is being built or ready: its tasks end, and what it has built is removed after some days."""
     from tracelake.cli.api import remote
     from tracelake.cli.releases import print_release
-    from tracelake.wire.user_releases import ReleaseRow
+    from tracelake.wire.user.releases import ReleaseRow
 
     with remote(home) as gateway:
         found = gateway.call("abandon_release", ReleaseRow, repeatable=True, release=str(release))

@@ -17,7 +17,7 @@ from tracelake.errors import BadInput
 
 if TYPE_CHECKING:
     from tracelake.udf.pack import Packed
-    from tracelake.wire.user_bundles import BundleAnswer
+    from tracelake.wire.user.bundles import BundleAnswer
 
 app = typer.Typer(
     help="User functions in sandboxes: build, test and push a bundle (docs/how-to/write_a_function.md).",
@@ -110,7 +110,7 @@ def list_bundles(name: Name = None, limit: Limit = 50, home: Home = None, json: 
     """List bundles, the newest first: name, kind, size, hash and whether jobs can use them."""
     from tracelake.cli import render
     from tracelake.cli.api import remote
-    from tracelake.wire.user_bundles import BundleList
+    from tracelake.wire.user.bundles import BundleList
 
     with remote(home) as gateway:
         found = gateway.call("list_bundles", BundleList, query={"name": name, "limit": limit})
@@ -149,7 +149,7 @@ def push_bundle(gateway: Any, name: str, packed: Packed, *, quiet: bool) -> Bund
 
 
 def _pushed(gateway: Any, name: str, packed: Packed, *, quiet: bool) -> BundleAnswer:
-    from tracelake.wire.user_bundles import BundleAnswer, BundleRequest
+    from tracelake.wire.user.bundles import BundleAnswer, BundleRequest
 
     archive = packed.archive
     request = BundleRequest(

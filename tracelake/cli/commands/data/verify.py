@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from tracelake.cli.api import Remote
-    from tracelake.wire.user_ledger import VerifyPage
+    from tracelake.wire.user.ledger import VerifyPage
 
 Dataset = Annotated[str, typer.Argument(help="Its name or uuid.", metavar="DATASET", show_default=False)]
 Rows = Annotated[bool, typer.Option("--rows", help="Also read the rows of every file, and count them.")]
@@ -54,7 +54,7 @@ def _pages(gateway: Remote, dataset: str, *, rows: bool, after: int, quiet: bool
 
     from tracelake.cli import printing
     from tracelake.cli.api import next_page
-    from tracelake.wire.user_ledger import VerifyPage
+    from tracelake.wire.user.ledger import VerifyPage
 
     following: int | None = after
     with Progress(console=printing.err, transient=True, disable=quiet or not printing.err.is_terminal) as bar:

@@ -14,7 +14,7 @@ from tracelake.cli.options import Home, Json, settings_of
 
 if TYPE_CHECKING:
     from tracelake.store.migrate import Database
-    from tracelake.wire.user_usage import Usage
+    from tracelake.wire.user.usage import Usage
 
 Days = Annotated[int, typer.Option("--days", help="The age to count from.", metavar="N", min=0, max=36500)]
 THOUSAND = 1000
@@ -46,7 +46,7 @@ def usage(days: Days = 30, home: Home = None, json: Json = False) -> None:
     """Show the size of tables and datasets, their growth, and what keeping rows for --days would delete. For admins."""
     from tracelake.cli import render
     from tracelake.cli.api import remote
-    from tracelake.wire.user_usage import Usage
+    from tracelake.wire.user.usage import Usage
 
     with remote(home) as gateway:
         found = gateway.call("show_usage", Usage, query={"days": days})

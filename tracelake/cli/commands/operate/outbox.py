@@ -33,7 +33,7 @@ def list_(
     """List pending and failed outbox entries, the newest first, with the error of failed ones. For admins."""
     from tracelake.cli import render
     from tracelake.cli.api import remote
-    from tracelake.wire.user_outbox import OutboxList
+    from tracelake.wire.user.outbox import OutboxList
 
     filters = {"status": status and status.value, "limit": limit, "before": before}
     with remote(home) as gateway:
@@ -53,7 +53,7 @@ def retry(ids: Ids = None, home: Home = None, json: Json = False) -> None:
     """Retry outbox entries that failed. For admins."""
     from tracelake.cli import render
     from tracelake.cli.api import remote
-    from tracelake.wire.user_outbox import OutboxRetryAnswer, OutboxRetryRequest
+    from tracelake.wire.user.outbox import OutboxRetryAnswer, OutboxRetryRequest
 
     with remote(home) as gateway:
         done = gateway.call("retry_outbox", OutboxRetryAnswer, body=OutboxRetryRequest(ids=ids or None))

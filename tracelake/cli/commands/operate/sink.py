@@ -42,7 +42,7 @@ def dead(
     from tracelake.cli import render
     from tracelake.cli.api import remote
     from tracelake.cli.dead_batches import dead_batch_table
-    from tracelake.wire.user_datasets import DeadBatchList
+    from tracelake.wire.user.datasets import DeadBatchList
 
     filters = {"dataset": dataset, "limit": limit, "before": before}
     with remote(home) as gateway:
@@ -59,7 +59,7 @@ def replay(publish: Publish, batch: Batch = None, home: Home = None, json: Json 
     """Replay a dead batch after its cause was fixed, or a repaired batch instead."""
     from tracelake.cli import render
     from tracelake.cli.api import remote
-    from tracelake.wire.user_datasets import ReplayAnswer, ReplayRequest
+    from tracelake.wire.user.datasets import ReplayAnswer, ReplayRequest
 
     body = ReplayRequest(batch=None if batch is None else _read(batch))
     with remote(home) as gateway:

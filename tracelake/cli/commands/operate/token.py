@@ -53,7 +53,7 @@ def create(name: TokenName, role: TokenRole = "reader", days: Days = 30, home: H
     """
     from tracelake.cli import render
     from tracelake.cli.api import remote
-    from tracelake.wire.user_identity import TokenMade, TokenRequest
+    from tracelake.wire.user.identity import TokenMade, TokenRequest
 
     with remote(home) as gateway:
         made = gateway.call("create_token", TokenMade, body=TokenRequest(name=name, role=role, days=days))
@@ -69,7 +69,7 @@ def list_(home: Home = None, json: Json = False) -> None:
     """List your personal access tokens, without the tokens themselves."""
     from tracelake.cli import render
     from tracelake.cli.api import remote
-    from tracelake.wire.user_identity import TokenList
+    from tracelake.wire.user.identity import TokenList
 
     with remote(home) as gateway:
         found = gateway.call("list_tokens", TokenList)
@@ -89,7 +89,7 @@ def revoke(name: TokenName, home: Home = None, json: Json = False) -> None:
     """Revoke a personal access token of yours: the next call with it is refused."""
     from tracelake.cli import render
     from tracelake.cli.api import remote
-    from tracelake.wire.user_identity import TokenRevoked
+    from tracelake.wire.user.identity import TokenRevoked
 
     with remote(home) as gateway:
         done = gateway.call("revoke_token", TokenRevoked, token=name)
@@ -125,7 +125,7 @@ def _print_local(subject: str | None, days: int, home: Path | None, *, in_json: 
 def _check_user(token: str, subject: str, settings: Settings) -> bool:
     """Raises if the running system does not know the user; False if none runs."""
     from tracelake.cli.api import remote_at_home
-    from tracelake.wire.user_dags import DagList
+    from tracelake.wire.user.dags import DagList
 
     try:
         with remote_at_home(settings, token) as gateway:

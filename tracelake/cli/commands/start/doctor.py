@@ -11,8 +11,9 @@ from tracelake.cli.options import Home, Json, settings_of
 
 
 def doctor(home: Home = None, json: Json = False) -> None:
-    """Check Python, Java, disk, ports and the sandbox, with a fix for each problem. Exit code 1 if there is one."""
+    """Check Python, Java, disk, ports, sandbox and the queues of SQS, with a fix for each problem; then exit code 1."""
     from tracelake.lite.doctor import examine
+    from tracelake.lite.doctor_queue import examine_queue
     from tracelake.lite.home import Home as HomeFolder
     from tracelake.lite.home import holder
     from tracelake.lite.network_ports import wanted_ports
@@ -20,7 +21,7 @@ def doctor(home: Home = None, json: Json = False) -> None:
     settings = settings_of(home)
     held = holder(HomeFolder(settings.home)) is not None
     ports = wanted_ports(settings.up.port_base, store=settings.objects.backend == "seaweedfs")
-    findings = examine(settings.home, [] if held else ports, os.environ)
+    findings = [*examine(settings.home, [] if held else ports, os.environ), *examine_queue(settings)]
     if json:
         printing.as_json([asdict(finding) for finding in findings])
     else:

@@ -16,9 +16,9 @@ from tracelake.wire.message import Message
 
 if TYPE_CHECKING:
     from tracelake.lite.child import ChildStatus
-    from tracelake.wire.user_dags import InFlightList, PauseList
-    from tracelake.wire.user_datasets import DeadBatchList
-    from tracelake.wire.user_tasks import FailedTasks
+    from tracelake.wire.user.dags import InFlightList, PauseList
+    from tracelake.wire.user.datasets import DeadBatchList
+    from tracelake.wire.user.tasks import FailedTasks
 
 REQUIRED: Final = frozenset({"gateway", "dispatcher"})
 SECONDS: Final = 5.0
@@ -33,9 +33,9 @@ def status(home: Home = None, json: Json = False) -> None:
     from tracelake.lite.child import ChildStatus
     from tracelake.lite.home import Home as HomeFolder
     from tracelake.lite.home import holder
-    from tracelake.wire.user_dags import InFlightList, PauseList
-    from tracelake.wire.user_datasets import DeadBatchList
-    from tracelake.wire.user_tasks import FailedTasks
+    from tracelake.wire.user.dags import InFlightList, PauseList
+    from tracelake.wire.user.datasets import DeadBatchList
+    from tracelake.wire.user.tasks import FailedTasks
 
     folder = HomeFolder(settings_of(home).home)
     pid = holder(folder)

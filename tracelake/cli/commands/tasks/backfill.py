@@ -15,7 +15,7 @@ from tracelake.errors import BadInput
 if TYPE_CHECKING:
     from tracelake.cli.api import Remote
     from tracelake.wire.message import Message
-    from tracelake.wire.user_backfills import BackfillAnswer, BackfillRow
+    from tracelake.wire.user.backfills import BackfillAnswer, BackfillRow
 
 START = "start"
 EVERY_SECONDS = 1.0
@@ -96,7 +96,7 @@ def start(
     from tracelake.cli import printing
     from tracelake.cli.api import remote
     from tracelake.domain.ranges import parse_partition_key
-    from tracelake.wire.user_backfills import BackfillAnswer, BackfillRequest
+    from tracelake.wire.user.backfills import BackfillAnswer, BackfillRequest
 
     if gaps == (blocks is not None):
         raise BadInput("give one of --range and --gaps", where="--range, --gaps")
@@ -116,7 +116,7 @@ def list_(home: Home = None, json: Json = False) -> None:
     """List the newest backfills."""
     from tracelake.cli import render
     from tracelake.cli.api import remote
-    from tracelake.wire.user_backfills import BackfillList
+    from tracelake.wire.user.backfills import BackfillList
 
     with remote(home) as gateway:
         found = gateway.call("list_backfills", BackfillList)
@@ -133,7 +133,7 @@ def list_(home: Home = None, json: Json = False) -> None:
 def show(backfill: Id, *, wait: Wait = False, home: Home = None, json: Json = False) -> None:
     """Show a backfill and its progress."""
     from tracelake.cli.api import remote
-    from tracelake.wire.user_backfills import BackfillRow
+    from tracelake.wire.user.backfills import BackfillRow
 
     with remote(home) as gateway:
         found = gateway.call("show_backfill", BackfillRow, backfill=str(backfill))
@@ -151,7 +151,7 @@ def pause(backfill: Id, home: Home = None, json: Json = False) -> None:
 @app.command("resume", short_help="Continue a paused backfill where it was.")
 def resume(backfill: Id, *, budget: Raised = None, home: Home = None, json: Json = False) -> None:
     """Continue a paused backfill where it was; one whose budget is used up needs a larger one."""
-    from tracelake.wire.user_backfills import BackfillBudget
+    from tracelake.wire.user.backfills import BackfillBudget
 
     _change("resume_backfill", backfill, home, json=json, body=BackfillBudget(**_budget(budget)))
 
@@ -164,7 +164,7 @@ def cancel(backfill: Id, home: Home = None, json: Json = False) -> None:
 
 def _change(call: str, backfill: UUID, home: Home, *, json: bool, body: Message | None = None) -> None:
     from tracelake.cli.api import remote
-    from tracelake.wire.user_backfills import BackfillRow
+    from tracelake.wire.user.backfills import BackfillRow
 
     with remote(home) as gateway:
         found = gateway.call(call, BackfillRow, body=body, backfill=str(backfill))
@@ -197,7 +197,7 @@ def _follow(gateway: Remote, backfill: BackfillRow, *, quiet: bool) -> BackfillR
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
     from tracelake.cli import printing, render
-    from tracelake.wire.user_backfills import BackfillRow
+    from tracelake.wire.user.backfills import BackfillRow
 
     columns = TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
     with Progress(*columns, console=printing.err, disable=quiet or not printing.err.is_terminal) as progress:

@@ -9,7 +9,7 @@ import typer
 from tracelake.cli.options import Home, Json
 
 if TYPE_CHECKING:
-    from tracelake.wire.user_backfills import Gaps
+    from tracelake.wire.user.backfills import Gaps
 
 Of = Annotated[str, typer.Argument(help="What to compare.", metavar="DATASET|DAG[.JOB]", show_default=False)]
 Limit = Annotated[int, typer.Option("--limit", help="Gaps to print for each input.", metavar="N", min=1, max=1000)]
@@ -23,7 +23,7 @@ def gaps(of: Of, *, limit: Limit = 100, home: Home = None, json: Json = False) -
     """
     from tracelake.cli import printing, render
     from tracelake.cli.api import remote
-    from tracelake.wire.user_backfills import Gaps
+    from tracelake.wire.user.backfills import Gaps
 
     with remote(home) as gateway, printing.waiting(f"comparing {of}", quiet=json):
         found = gateway.call("gaps", Gaps, query={"of": of, "limit": limit})

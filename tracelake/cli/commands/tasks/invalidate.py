@@ -35,7 +35,7 @@ def invalidate(
     from tracelake.cli import render
     from tracelake.cli.api import remote
     from tracelake.domain.ranges import parse_partition_key
-    from tracelake.wire.user_datasets import InvalidateAnswer, InvalidateRequest
+    from tracelake.wire.user.datasets import InvalidateAnswer, InvalidateRequest
 
     if (blocks is None) == (partition is None):
         raise BadInput("give one of --range and --partition", where="--range, --partition")

@@ -35,7 +35,7 @@ def pauses(home: Home = None, json: Json = False) -> None:
     """List the paused jobs, why each is paused, and how much waits for it."""
     from tracelake.cli import render
     from tracelake.cli.api import remote
-    from tracelake.wire.user_dags import PauseList
+    from tracelake.wire.user.dags import PauseList
 
     with remote(home) as gateway:
         found = gateway.call("list_pauses", PauseList)

@@ -13,7 +13,7 @@ from tracelake.cli.options import Home, Json
 from tracelake.errors import BadInput
 
 if TYPE_CHECKING:
-    from tracelake.wire.user_sources import FireAnswer, SourceDetail, SourceRow
+    from tracelake.wire.user.sources import FireAnswer, SourceDetail, SourceRow
 
 app = typer.Typer(help="Sources: list, show, pause, resume, fire, deliveries, replay.", no_args_is_help=True)
 
@@ -56,7 +56,7 @@ def list_(dag: OfDag = None, home: Home = None, json: Json = False) -> None:
     """List the sources of active DAGs: when each fires next, what became of its last slot, and whether it can fire."""
     from tracelake.cli import render
     from tracelake.cli.api import remote
-    from tracelake.wire.user_sources import SourceList
+    from tracelake.wire.user.sources import SourceList
 
     with remote(home) as gateway:
         found = gateway.call("list_sources", SourceList, query={"dag": dag})
@@ -84,7 +84,7 @@ def show(dag: Dag, job: Job, home: Home = None, json: Json = False) -> None:
     """Show a source: its next five fires in its time zone and in UTC, and its last slots with outcome and reason."""
     from tracelake.cli import render
     from tracelake.cli.api import remote
-    from tracelake.wire.user_sources import SourceDetail
+    from tracelake.wire.user.sources import SourceDetail
 
     with remote(home) as gateway:
         found = gateway.call("show_source", SourceDetail, dag=dag, job=job)
@@ -116,7 +116,7 @@ def fire(
 ) -> None:
     """Fire a cron, webhook or manual source now, out of turn."""
     from tracelake.cli.api import remote
-    from tracelake.wire.user_sources import FireAnswer, FireRequest
+    from tracelake.wire.user.sources import FireAnswer, FireRequest
 
     request = FireRequest(body=_read_json(body), request_id=request_id or uuid4())
     with remote(home) as gateway:
@@ -131,7 +131,7 @@ def deliveries(
     """List what was delivered to a webhook source, the newest first."""
     from tracelake.cli import render
     from tracelake.cli.api import remote
-    from tracelake.wire.user_sources import SourceDeliveryList
+    from tracelake.wire.user.sources import SourceDeliveryList
 
     with remote(home) as gateway:
         query = {"limit": limit, "below": below}
@@ -159,7 +159,7 @@ def replay(
 ) -> None:
     """Deliver the body of a delivery once more, as a new one."""
     from tracelake.cli.api import remote
-    from tracelake.wire.user_sources import FireAnswer, ReplayDeliveryRequest
+    from tracelake.wire.user.sources import FireAnswer, ReplayDeliveryRequest
 
     request = ReplayDeliveryRequest(request_id=request_id or uuid4())
     with remote(home) as gateway:
@@ -173,7 +173,7 @@ def set_paused(group: str, call: str, dag: str, job: str, home: Home, *, json: b
     """`group`: the verbs that the user has called, for the hint."""
     from tracelake.cli import render
     from tracelake.cli.api import remote
-    from tracelake.wire.user_dags import PauseAnswer
+    from tracelake.wire.user.dags import PauseAnswer
 
     with remote(home) as gateway:
         done = gateway.call(call, PauseAnswer, dag=dag, job=job)
@@ -219,8 +219,8 @@ def _print_fired(what: str, done: FireAnswer, *, json: bool) -> None:
     if not done.created:
         render.note("this request was made before; nothing happened")
         return
-    held = "held, because the source is paused" if done.delivery_id else f"{len(done.event_ids)} events for its readers"
-    render.note(f"{what}: {f'task {done.task_id}' if done.task_id else held}")
+    made = f"task {done.task_id}" if done.task_id else f"{len(done.event_ids)} events for its readers"
+    render.note(f"{what}: {'held, because the source is paused' if done.held else made}")
 
 
 def _state(row: SourceRow) -> str:

@@ -13,7 +13,7 @@ from tracelake.cli.options import Home, Json, Yes
 from tracelake.cli.task_ids import TaskId, find_task
 
 if TYPE_CHECKING:
-    from tracelake.wire.user_tasks import TaskDetail, TaskRow
+    from tracelake.wire.user.tasks import TaskDetail, TaskRow
 
 app = typer.Typer(help="Tasks: list, show, logs, retry, cancel.", no_args_is_help=True)
 
@@ -61,7 +61,7 @@ def list_(
     """List tasks, the newest first."""
     from tracelake.cli import render
     from tracelake.cli.api import remote
-    from tracelake.wire.user_tasks import TaskList
+    from tracelake.wire.user.tasks import TaskList
 
     filters = {"status": status and status.value, "dag": dag, "job": job, "limit": limit, "before": before}
     with remote(home) as gateway:
@@ -101,7 +101,7 @@ def show(task: TaskId, home: Home = None, json: Json = False) -> None:
     """Show a task: its cause, its attempts, what it read and what it committed."""
     from tracelake.cli import render
     from tracelake.cli.api import remote
-    from tracelake.wire.user_tasks import TaskDetail
+    from tracelake.wire.user.tasks import TaskDetail
 
     with remote(home) as gateway:
         found = gateway.call("show_task", TaskDetail, task=find_task(gateway, task))
@@ -118,7 +118,7 @@ def logs(
     """Show the log of a task. An attempt stores up to a thousand lines."""
     from tracelake.cli import render
     from tracelake.cli.api import remote
-    from tracelake.wire.user_tasks import TaskLines
+    from tracelake.wire.user.tasks import TaskLines
 
     with remote(home) as gateway:
         first, task_id = 0, find_task(gateway, task)
@@ -151,7 +151,7 @@ def retry(
     from tracelake.cli import render
     from tracelake.cli.api import remote
     from tracelake.cli.many_tasks import change_tasks
-    from tracelake.wire.user_tasks import ManyTasksRequest, RetryAnswer
+    from tracelake.wire.user.tasks import ManyTasksRequest, RetryAnswer
 
     with remote(home) as gateway:
         if task is None:
@@ -183,7 +183,7 @@ def cancel(
     from tracelake.cli import render
     from tracelake.cli.api import remote
     from tracelake.cli.many_tasks import change_tasks
-    from tracelake.wire.user_tasks import CancelAnswer, CancelManyRequest, CancelRequest
+    from tracelake.wire.user.tasks import CancelAnswer, CancelManyRequest, CancelRequest
 
     with remote(home) as gateway:
         if task is None:
@@ -207,7 +207,8 @@ def _refuse_both(*filters: object) -> None:
 def _counted(task_row: TaskRow) -> str:
     """`2/3`, with platform failures, which do not count: `2/3 +4`."""
     lost = task_row.platform_failures
-    return f"{max(1, task_row.attempt - lost)}/{task_row.max_attempts}" + (f" +{lost}" if lost else "")
+    counted = max(1, task_row.attempt - task_row.skipped_attempts - lost)
+    return f"{counted}/{task_row.max_attempts}" + (f" +{lost}" if lost else "")
 
 
 def _progress(found: TaskDetail) -> str | None:
@@ -228,13 +229,14 @@ def _show(found: TaskDetail) -> None:
     from tracelake.cli.dead_batches import show_dead_batches
 
     event, gone = found.event, found.invalidation
+    counted = max(1, found.attempt - found.skipped_attempts - found.platform_failures)
     render.pairs(
         [
             ("task", found.id),
             ("job", f"{found.dag}.{found.job} ({found.operator} on {found.runtime})"),
             ("status", found.status),
             ("attempt", found.attempt),
-            ("counted attempts", f"{max(1, found.attempt - found.platform_failures)} of {found.max_attempts}"),
+            ("counted attempts", f"{counted} of {found.max_attempts}"),
             ("platform failures", f"{found.platform_failures} of {found.max_platform_failures}"),
             ("fault", found.fault),
             ("for", found.partitions),

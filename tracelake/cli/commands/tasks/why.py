@@ -13,7 +13,7 @@ from tracelake.errors import NotFound
 
 if TYPE_CHECKING:
     from tracelake.cli.api import Remote
-    from tracelake.wire.user_why import Explanation
+    from tracelake.wire.user.why import Explanation
 
 Subject = Annotated[
     str,
@@ -54,7 +54,7 @@ def why(subject: Subject, partition: Partition = None, home: Home = None, json: 
 
 def _explained(gateway: Remote, subject: str, partition: str | None) -> Explanation:
     """A task's id begins with a digit, a dataset's name never does; a whole uuid may be either's."""
-    from tracelake.wire.user_why import Explanation
+    from tracelake.wire.user.why import Explanation
 
     if partition is not None:
         return gateway.call("why", Explanation, query={"dataset": subject, "partition": partition})

@@ -1,0 +1,83 @@
+"""What went wrong in a call to AWS, in words: whether it passes by itself, and what a person can do about it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+THROTTLED: Final = frozenset(
+    {"Throttling", "ThrottlingException", "ThrottledException", "RequestThrottled", "RequestThrottledException"}
+    | {"TooManyRequestsException", "RequestLimitExceeded", "SlowDown", "KmsThrottled", "OverLimit"}
+)
+EXPIRED: Final = frozenset({"ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired"})
+UNKNOWN_KEYS: Final = frozenset(
+    {"InvalidClientTokenId", "UnrecognizedClientException", "InvalidAccessKeyId", "InvalidSecurity"}
+)
+SKEWED: Final = frozenset({"RequestTimeTooSkewed", "RequestExpired", "RequestInTheFuture"})
+DENIED: Final = frozenset({"AccessDenied", "AccessDeniedException", "AuthorizationError", "UnauthorizedOperation"})
+OF_TIME: Final = re.compile(r"signature (expired|not yet current)", re.IGNORECASE)
+ACTION: Final = re.compile(r"not authorized to perform: ([\w-]+:\w+)")
+FAULT: Final = 500
+TOO_MANY: Final = 429
+
+
+@dataclass(frozen=True)
+class Fault:
+    message: str
+    hint: str
+    code: str = ""
+    passes: bool = True
+    """Whether the same call may succeed a moment later."""
+    expired: bool = False
+    """Whether other credentials may be found now."""
+
+
+def fault_of(wrong: Exception, service: str, operation: str, parameters: Mapping[str, Any]) -> Fault:
+    """Raises what is not of AWS."""
+    from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError, PartialCredentialsError
+
+    if isinstance(wrong, ClientError):
+        return _refusal(wrong.response, service, operation, parameters)
+    if isinstance(wrong, NoCredentialsError | PartialCredentialsError):
+        hint = "give this process a role, or set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
+        return Fault(f"there are no credentials for {service}", hint, passes=False, expired=True)
+    if isinstance(wrong, BotoCoreError | OSError):  # also a TimeoutError
+        hint = "check the network, the endpoint and the region; the call is repeated"
+        return Fault(f"{service} does not answer: {type(wrong).__name__}", hint)
+    raise wrong
+
+
+def _refusal(answer: Mapping[str, Any], service: str, operation: str, parameters: Mapping[str, Any]) -> Fault:
+    code, text = str(answer["Error"].get("Code", "")), str(answer["Error"].get("Message", ""))
+    status = int(answer.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
+    if code in DENIED:
+        return _denied(code, text, service, operation, parameters)
+    if code in SKEWED or OF_TIME.search(text):
+        hint = "set the clock of this machine, by NTP: AWS refuses calls that are more than 5 minutes early or late"
+        return Fault(f"{service} finds our clock wrong: {text or code}", hint, code)
+    if code in EXPIRED | UNKNOWN_KEYS:
+        hint = "renew the credentials of this process; those in a file or of a role are read again by the next call"
+        return Fault(f"{service} does not accept our credentials: {code}", hint, code, expired=True)
+    if code in THROTTLED or status == TOO_MANY:
+        return Fault(f"{service} is throttled: {code}", "raise the quota of the account, or send less", code)
+    if status >= FAULT:
+        return Fault(f"{service} has failed: {code or status}", "the call is repeated; see the health of AWS", code)
+    return Fault(
+        f"{service} refuses {operation}: {code}: {text}", "this is not expected: report it", code, passes=False
+    )
+
+
+def _denied(code: str, text: str, service: str, operation: str, parameters: Mapping[str, Any]) -> Fault:
+    ours, found = iam_action(service, operation), ACTION.search(text)
+    action = found.group(1) if found and found.group(1).lower() != ours.lower() else ours
+    on = next((str(parameters[name]) for name in ("QueueUrl", "QueueName", "KeyId") if name in parameters), "*")
+    hint = f"allow the action {action} on {on.rpartition('/')[2]} in the policy of this process's role"
+    return Fault(f"{service} does not allow {action}", hint, code, passes=False)
+
+
+def iam_action(service: str, operation: str) -> str:
+    """The right that a call needs; batches need that of the single call."""
+    name = "".join(part.title() for part in operation.split("_"))
+    return f"{service}:{name.removesuffix('Batch')}"

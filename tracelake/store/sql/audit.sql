@@ -1,0 +1,88 @@
+-- name: begin_entry
+-- Inserts an entry of a user before the call is made.
+INSERT INTO audit_entries (org_id, actor, action, object, origin)
+SELECT u.org_id, u.external_id, $2, $3, $4 FROM users u WHERE u.id = $1
+RETURNING id;
+
+-- name: end_entry
+-- Stores how the call of an entry ended.
+UPDATE audit_entries SET outcome = $2, code = $3 WHERE id = $1 AND outcome = 'begun' AND seq IS NULL;
+
+-- name: lock_chains
+-- Only one process links or prunes at a time; it is released with the transaction.
+SELECT pg_advisory_xact_lock(hashtext('audit_chains'));
+
+-- name: list_unlinked
+-- Entries to link next, in their order. One whose call has not ended waits for it, for an hour at most.
+SELECT e.id, e.org_id, audit_text(e) AS text
+  FROM audit_entries e
+ WHERE e.seq IS NULL AND (e.outcome <> 'begun' OR e.happened_at < now() - interval '1 hour')
+ ORDER BY e.id
+ LIMIT $1;
+
+-- name: list_ends
+-- The ends of chains.
+SELECT c.org_id, c.seq, c.hash FROM audit_chains c WHERE c.org_id = ANY ($1::uuid[]);
+
+-- name: link_entries
+-- Gives entries their places, and chains their new ends.
+WITH linked AS (
+    UPDATE audit_entries e SET seq = l.seq, hash = l.hash
+      FROM unnest($1::uuid[], $2::bigint[], $3::bytea[]) AS l (id, seq, hash)
+     WHERE e.id = l.id
+), ends AS (
+    INSERT INTO audit_chains (org_id, seq, hash, pruned_hash)
+    SELECT n.org_id, n.seq, n.hash, '\x'::bytea FROM unnest($4::uuid[], $5::bigint[], $6::bytea[]) AS n (org_id, seq, hash)
+    ON CONFLICT (org_id) DO UPDATE SET seq = excluded.seq, hash = excluded.hash
+)
+SELECT 1;
+
+-- name: list_before
+-- Entries of an organisation before a place, the newest first.
+SELECT e.seq, e.id, e.happened_at, e.actor, e.action, e.object, e.origin, e.outcome, e.code, e.detail::text,
+       encode(e.hash, 'hex') AS hash, audit_text(e) AS text
+  FROM audit_entries e
+ WHERE e.org_id = $1 AND e.seq < $2
+ ORDER BY e.seq DESC
+ LIMIT $3;
+
+-- name: list_after
+-- Entries of an organisation after a place, the oldest first.
+SELECT e.seq, e.id, e.happened_at, e.actor, e.action, e.object, e.origin, e.outcome, e.code, e.detail::text,
+       encode(e.hash, 'hex') AS hash, audit_text(e) AS text
+  FROM audit_entries e
+ WHERE e.org_id = $1 AND e.seq > $2
+ ORDER BY e.seq
+ LIMIT $3;
+
+-- name: show_chain
+-- Both ends of the chain of an organisation, and how many entries are not linked yet.
+SELECT o.id AS org_id, coalesce(c.seq, 0) AS seq, coalesce(c.hash, '\x') AS hash, coalesce(c.pruned_seq, 0) AS pruned_seq,
+       coalesce(c.pruned_hash, '\x') AS pruned_hash,
+       (SELECT count(*) FROM audit_entries e WHERE e.org_id = o.id AND e.seq IS NULL) AS unlinked
+  FROM orgs o
+  LEFT JOIN audit_chains c ON c.org_id = o.id
+ WHERE o.id = $1;
+
+-- name: cut_chains
+-- Moves the beginning of each chain behind its oldest entries that are older than $1, up to $2 of them.
+WITH old AS (
+    SELECT c.org_id, e.seq, e.hash
+      FROM audit_chains c
+      CROSS JOIN LATERAL (
+          SELECT o.seq, o.hash, o.happened_at, bool_and(o.happened_at < now() - $1::interval) OVER (ORDER BY o.seq) AS is_old
+            FROM audit_entries o WHERE o.org_id = c.org_id AND o.seq > c.pruned_seq ORDER BY o.seq LIMIT $2) e
+     WHERE e.is_old
+), last AS (
+    SELECT DISTINCT ON (org_id) org_id, seq, hash FROM old ORDER BY org_id, seq DESC
+)
+UPDATE audit_chains c SET pruned_seq = l.seq, pruned_hash = l.hash FROM last l WHERE c.org_id = l.org_id;
+
+-- name: delete_cut
+-- Deletes the entries before the beginning of their chain.
+WITH gone AS (
+    DELETE FROM audit_entries e USING audit_chains c
+     WHERE c.org_id = e.org_id AND e.seq <= c.pruned_seq
+    RETURNING e.id
+)
+SELECT count(*) FROM gone;

@@ -1,0 +1,1 @@
+"""Messages and calls of the user API, one module per subject."""
