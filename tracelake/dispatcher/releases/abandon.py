@@ -9,6 +9,7 @@ import asyncpg
 from tracelake.dispatcher.dags.switch import RetiredTasks
 from tracelake.dispatcher.releases.show import StoredMember, find_release
 from tracelake.dispatcher.signal import AfterCommit
+from tracelake.dispatcher.sources.retire import retire_sources
 from tracelake.domain.task import TaskState
 from tracelake.errors import Conflict
 from tracelake.runtime.crash_points import crash_point
@@ -30,7 +31,7 @@ async def abandon_release(pool: asyncpg.Pool, after: AfterCommit, org_id: UUID, 
         except asyncpg.DeadlockDetectedError:
             continue
         crash_point("abandon_release.after_commit")
-        for signal in (after.leases, after.stops):
+        for signal in (after.leases, after.sources, after.stops):
             signal.notify()
         after.metrics.moved("any", TaskState.CANCELED, canceled)
         release = await find_release(pool, org_id, release_id)
@@ -67,4 +68,5 @@ async def _cancel(connection: Connection, org_id: UUID, release_id: UUID) -> int
         else:
             retired = await fetch_row(connection, sql["cancel_retired_tasks"], RetiredTasks, org_id, member.dag_name)
             canceled += retired.canceled
+        await retire_sources(connection, org_id, member.dag_name)
     return canceled

@@ -198,7 +198,7 @@ class _Dataset:
 
 
 def _warnings(member: Member, known: _Known) -> list[str]:
-    """Changed always-on sources cannot be built beside: only one of them follows the chain."""
+    """Changed always-on sources run twice for a while."""
     dag, found = member.new.dag, []
     for job in dag.jobs:
         if job.source is None or job.source.kind is not SourceKind.ALWAYS_ON:
@@ -206,8 +206,8 @@ def _warnings(member: Member, known: _Known) -> list[str]:
         former = known.hashes.get((dag.name, job.name))
         if former is not None and former != job_hash(dag, job, member.new.basis):
             found.append(
-                f"{dag.name}.{job.name}: a changed always-on source starts when the release is promoted; its datasets,"
-                " and what is made from them, begin empty then"
+                f"{dag.name}.{job.name}: a changed always-on source starts from its beginning, and runs beside the"
+                " active one until the release is promoted"
             )
     return found
 

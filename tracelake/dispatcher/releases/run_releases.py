@@ -1,6 +1,8 @@
 """Looks at the progress of releases: one whose jobs have processed all that their inputs hold is ready.
 
-Its tasks are created by catching up (`versions/catch_up.py`). One that is to be promoted by itself is promoted here.
+Its tasks are created by catching up (`versions/catch_up.py`), but for those that process invalidations, which are
+created here. Changed always-on sources run beside those of the active versions, and must have come as far. A release
+that is to be promoted by itself is promoted here.
 """
 
 from __future__ import annotations
@@ -21,11 +23,13 @@ from tracelake.dispatcher.releases.show import count_units
 from tracelake.dispatcher.signal import AfterCommit
 from tracelake.errors import TraceError
 from tracelake.runtime.crash_points import crash_point
-from tracelake.store.queries import Connection, Row, find_row, queries
+from tracelake.store.queries import Connection, Row, fetch_rows, find_row, queries
 
 SHORTLY = timedelta(seconds=1)
 LATER = timedelta(seconds=5)
 """While something failed, which only a user can change."""
+RECENTLY = timedelta(seconds=10)
+"""A source of a release may be so far behind that of the active version: both follow what grows."""
 
 
 class OpenRelease(Row, frozen=True):
@@ -35,6 +39,20 @@ class OpenRelease(Row, frozen=True):
     when_ready: bool
     open_tasks: int
     was_compared: bool
+
+
+class SourceBehind(Row, frozen=True):
+    """An always-on source of a release that has not come as far as that of the active version."""
+
+    dag_name: str
+    job_name: str
+    reached: int | None
+    expected: int
+
+    @property
+    def message(self) -> str:
+        reached = "nothing yet" if self.reached is None else self.reached
+        return f"source {self.dag_name}.{self.job_name} has reached {reached} of {self.expected}"
 
 
 @dataclass(frozen=True)
@@ -64,7 +82,8 @@ class RunReleases(Work):
     async def _check(self, connection: Connection, due: OpenRelease) -> bool:
         sql = queries("releases")
         replayed = await replay_to_release(connection, due.id)
-        if replayed or due.open_tasks or not due.was_compared:
+        invalidated = await connection.fetchval(sql["invalidate_built"], due.id)
+        if replayed or invalidated or due.open_tasks or not due.was_compared:
             await connection.execute(sql["check_later"], due.id, SHORTLY, None)
             return False
         counts = sum((await count_units(connection, due.id)).values(), Counter[str]())
@@ -73,8 +92,10 @@ class RunReleases(Work):
             message = f"{counts['failed'] + fires} partitions failed: `trace task retry` continues"
             await connection.execute(sql["check_later"], due.id, LATER, message)
             return False
-        if counts["missing"] or counts["pending"]:
-            await connection.execute(sql["check_later"], due.id, SHORTLY, None)
+        behind = await fetch_rows(connection, sql["list_sources_behind"], SourceBehind, due.id, RECENTLY)
+        if counts["missing"] or counts["pending"] or behind:
+            waits_for = "; ".join(source.message for source in behind) or None
+            await connection.execute(sql["check_later"], due.id, SHORTLY, waits_for)
             return False
         await connection.execute(sql["mark_ready"], due.id)
         return True

@@ -17,6 +17,7 @@ from tracelake.dispatcher.releases.plan import Planned, plan_change
 from tracelake.dispatcher.releases.resolve import Change
 from tracelake.dispatcher.releases.show import find_release
 from tracelake.dispatcher.signal import AfterCommit
+from tracelake.dispatcher.sources.retire import retire_sources
 from tracelake.domain.ids import OrgId
 from tracelake.errors import Conflict
 from tracelake.runtime.crash_points import crash_point
@@ -43,8 +44,8 @@ async def start_release(
         release_id = await _store(pool, user, request, planned, bucket)
         if release_id is not None:
             crash_point("start_release.after_commit")
-            after.catch_up.notify()
-            after.releases.notify()
+            for signal in (after.catch_up, after.releases, after.sources, after.stops):
+                signal.notify()
             release = await find_release(pool, user.org_id, release_id)
             return ReleaseAnswer(plan=planned.plan, release=release)
     raise Conflict("other DAGs are being activated", where="/dags", hint="try again")
@@ -71,6 +72,9 @@ async def _store(pool: asyncpg.Pool, user: User, request: ReleaseRequest, planne
         await connection.execute(sql["insert_members"], release_id, org, names, [member.version for member in members])
         await insert_comparisons(connection, release_id, org, members)
         await connection.execute(sql["request_build"], release_id)
+        for name in names:  # those of a release that was replaced
+            await retire_sources(connection, org, name)
+        await connection.execute(queries("sources")["insert_built"], release_id)
         crash_point("start_release.before_commit")
     return release_id
 

@@ -1,4 +1,4 @@
-"""Stops the sources of DAG versions that are no longer active: cancels, drains or deletes them."""
+"""Stops the sources of DAG versions that are neither active nor built: cancels, drains or deletes them."""
 
 from __future__ import annotations
 

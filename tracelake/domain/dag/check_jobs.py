@@ -83,9 +83,7 @@ def _check_cutover(
 ) -> None:
     """Limits need files of both versions to compare, before the release is promoted."""
     source, reason = draft.job.source, None
-    if source is not None and source.kind is SourceKind.ALWAYS_ON:
-        reason = "a changed always_on source starts when its release is promoted: before, there is nothing to compare"
-    elif runtime.in_process or (source is not None and operator is not None and operator.forwards):
+    if runtime.in_process or (source is not None and operator is not None and operator.forwards):
         reason = f"operator {draft.job.operator!r} only emits events: it has no rows to compare"
     elif any(output.storage is not Storage.PARQUET for output in outputs) or not outputs:
         reason = "only datasets in Parquet files can be compared before a cutover, and this job has others or none"

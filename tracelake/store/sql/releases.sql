@@ -120,13 +120,13 @@ ON CONFLICT (job_id, dataset_uuid) DO UPDATE
        after_event = excluded.after_event, walked_at = NULL;
 
 -- name: take_release
--- The release whose progress is due to be looked at, locked: how many tasks of its jobs have not ended, and whether every
--- input of them has been compared since.
+-- The release whose progress is due to be looked at, locked: how many tasks of its jobs have not ended, but for always-on
+-- sources, which never do, and whether every input of them has been compared since.
 SELECT r.id, r.org_id, r.state::text, r.when_ready,
        (SELECT count(*) FROM release_members m
           JOIN jobs j ON j.dag_version_id = m.dag_version_id
           JOIN tasks t ON t.job_id = j.id
-         WHERE m.release_id = r.id
+         WHERE m.release_id = r.id AND j.source ->> 'kind' IS DISTINCT FROM 'always_on'
            AND (t.status IN ('Queued', 'Running') OR t.status = 'Failed' AND t.next_retry_at IS NOT NULL)) AS open_tasks,
        NOT EXISTS (
            SELECT FROM release_members m
@@ -240,10 +240,10 @@ SELECT r.id, r.state::text, r.when_ready, r.created_at, r.ready_at, r.promoted_a
  LIMIT 100;
 
 -- name: count_open_tasks
--- Tasks of the jobs of a release that have not ended.
+-- Tasks of the jobs of a release that have not ended, but for always-on sources.
 SELECT count(*)
   FROM release_members m
-  JOIN jobs j ON j.dag_version_id = m.dag_version_id
+  JOIN jobs j ON j.dag_version_id = m.dag_version_id AND j.source ->> 'kind' IS DISTINCT FROM 'always_on'
   JOIN tasks t ON t.job_id = j.id
  WHERE m.release_id = $1 AND m.builds
    AND (t.status IN ('Queued', 'Running') OR t.status = 'Failed' AND t.next_retry_at IS NOT NULL);
@@ -326,3 +326,68 @@ SELECT count(*)
   JOIN jobs j ON j.dag_version_id = m.dag_version_id AND j.activation = 'source'
   JOIN tasks t ON t.job_id = j.id AND t.status = 'Failed' AND t.next_retry_at IS NULL AND t.dedupe_key LIKE 'replayed:%'
  WHERE m.release_id = $1;
+
+-- name: list_sources_behind
+-- The always-on sources that a release ($1) runs beside those of the active versions and that have not come as far as those
+-- had $2 ago: the last block, or cursor, that each of the two has announced.
+SELECT j.dag_name, j.name AS job_name, max(mine.place) AS reached, max(theirs.place) AS expected
+  FROM release_members m
+  JOIN jobs j ON j.dag_version_id = m.dag_version_id
+  JOIN wanted_sources w ON w.job_id = j.id
+  JOIN dag_version_datasets new ON new.dag_version_id = m.dag_version_id AND new.dataset_uuid = ANY (j.output_datasets)
+  JOIN dag_version_datasets old ON old.dag_version_id = m.former_version_id AND old.dataset_uuid = new.dataset_uuid
+  LEFT JOIN LATERAL (
+      SELECT coalesce(upper(e.block_range) - 1, e.cursor_value) AS place FROM events e
+       WHERE e.dataset_uuid = old.dataset_uuid AND e.dataset_version = old.dataset_version AND e.created_at < now() - $2::interval
+       ORDER BY e.created_at DESC, e.id DESC LIMIT 1) theirs ON true
+  LEFT JOIN LATERAL (
+      SELECT coalesce(upper(e.block_range) - 1, e.cursor_value) AS place FROM events e
+       WHERE e.dataset_uuid = new.dataset_uuid AND e.dataset_version = new.dataset_version
+       ORDER BY e.created_at DESC, e.id DESC LIMIT 1) mine ON true
+ WHERE m.release_id = $1
+ GROUP BY j.dag_name, j.name
+HAVING max(theirs.place) IS NOT NULL AND (max(mine.place) >= max(theirs.place)) IS NOT TRUE
+ ORDER BY 1, 2;
+
+-- name: invalidate_built
+-- Tasks for invalidations of what jobs of a release ($1) have processed: no event reaches these jobs. As
+-- `route_missed_invalidations` does when a version is activated. How many.
+WITH missed AS (
+    SELECT DISTINCT ON (v.id, j.id) v.*, j.id AS job_id, j.max_attempts, j.timeout_seconds, j.max_concurrency, j.runtime
+      FROM release_members m
+      JOIN jobs j ON j.dag_version_id = m.dag_version_id
+      JOIN job_reads r ON r.job_id = j.id AND r.takes_history
+      CROSS JOIN LATERAL (SELECT min(same.created_at) AS at FROM jobs same WHERE same.lineage_id = j.lineage_id) first
+      JOIN data_invalidations v ON v.dataset_version = r.dataset_version AND v.created_at >= first.at
+     WHERE m.release_id = $1 AND m.builds AND writes_own_datasets(j.output_datasets)
+       AND EXISTS (SELECT FROM processed_inputs p WHERE p.lineage_id = j.lineage_id AND p.dataset_version = r.dataset_version)
+       -- What the active version has too, it does.
+       AND NOT EXISTS (SELECT FROM jobs active JOIN dag_current_versions c ON c.dag_version_id = active.dag_version_id
+                        WHERE active.lineage_id = j.lineage_id AND active.org_id = j.org_id)
+       AND NOT EXISTS (
+           SELECT FROM data_invalidation_jobs s
+             JOIN jobs same ON same.id = s.job_id AND same.lineage_id = j.lineage_id
+            WHERE s.invalidation_id = v.id AND (s.processed_at IS NOT NULL OR s.job_id = j.id))
+), created AS (
+    INSERT INTO tasks (org_id, job_id, priority, max_attempts, timeout_seconds, dedupe_key, invalidation_id, history,
+                       partitions, input_versions, woken_at)
+    SELECT org_id, job_id, 'bulk', max_attempts, timeout_seconds,
+           concat_ws(':', 'partition', dataset_uuid, dataset_version, partition_key, 'invalidation', id),
+           id, true, ARRAY[partition_key],
+           trigger_of(dataset_uuid, dataset_version, NULL, partition_key, block_range, follows_commit),
+           CASE WHEN max_concurrency IS NULL THEN now() END
+      FROM missed
+    ON CONFLICT (job_id, dedupe_key) WHERE dedupe_key IS NOT NULL DO NOTHING
+    RETURNING id, org_id, job_id, priority, invalidation_id, woken_at
+), shares AS (
+    INSERT INTO data_invalidation_jobs (invalidation_id, job_id, org_id, task_id)
+    SELECT invalidation_id, job_id, org_id, id FROM created
+    ON CONFLICT DO NOTHING
+), wake_ups AS (
+    INSERT INTO outbox (org_id, kind, payload)
+    SELECT c.org_id, 'enqueue_task', wake_up_of(c.id, j.runtime, c.priority, c.org_id, c.job_id)
+      FROM created c JOIN jobs j ON j.id = c.job_id
+     WHERE c.woken_at IS NOT NULL
+     ORDER BY c.id
+)
+SELECT count(*) FROM created;

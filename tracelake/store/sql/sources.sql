@@ -7,23 +7,43 @@ SELECT j.id, j.org_id FROM jobs j
 ON CONFLICT (job_id) DO NOTHING;
 
 -- name: insert_missing
--- Inserts always-on sources of active versions that have no row, for whatever reason.
+-- Inserts always-on sources that are to run and have no row, for whatever reason.
 INSERT INTO sources (job_id, org_id)
-SELECT j.id, j.org_id
-  FROM dag_current_versions c
-  JOIN jobs j ON j.dag_version_id = c.dag_version_id AND j.source ->> 'kind' = 'always_on'
- WHERE NOT EXISTS (SELECT FROM sources s WHERE s.job_id = j.id)
+SELECT w.job_id, w.org_id
+  FROM wanted_sources w
+ WHERE NOT EXISTS (SELECT FROM sources s WHERE s.job_id = w.job_id)
+ON CONFLICT (job_id) DO NOTHING;
+
+-- name: insert_built
+-- Inserts the always-on sources that a release ($1) runs beside those of the active versions. One that writes a generation
+-- that was there before continues with the state of the job that wrote it last.
+WITH built AS (
+    SELECT j.id, j.org_id, j.lineage_id
+      FROM release_members m
+      JOIN jobs j ON j.dag_version_id = m.dag_version_id
+      JOIN wanted_sources w ON w.job_id = j.id
+     WHERE m.release_id = $1
+), states AS (
+    INSERT INTO operator_state (org_id, job_id, state_key, state)
+    SELECT DISTINCT ON (b.id, s.state_key) b.org_id, b.id, s.state_key, s.state
+      FROM built b
+      JOIN jobs same ON same.lineage_id = b.lineage_id
+      JOIN operator_state s ON s.job_id = same.id
+     ORDER BY b.id, s.state_key, s.updated_at DESC, same.id = b.id DESC
+    ON CONFLICT (org_id, job_id, state_key) DO UPDATE SET state = excluded.state, updated_at = now()
+)
+INSERT INTO sources (job_id, org_id)
+SELECT id, org_id FROM built
 ON CONFLICT (job_id) DO NOTHING;
 
 -- name: lock_retired
--- Locks sources of versions that are no longer active, for `retire_sources`. NULL: of all DAGs. A statement of its own,
--- because it may wait for a replica that starts a source, whose run only the next statement sees.
+-- Locks sources of versions that are neither active nor built, for `retire_sources`. NULL: of all DAGs. A statement of its
+-- own, because it may wait for a replica that starts a source, whose run only the next statement sees.
 SELECT s.job_id
   FROM sources s
   JOIN jobs j ON j.id = s.job_id
-  LEFT JOIN dag_current_versions c ON c.org_id = j.org_id AND c.dag_name = j.dag_name
  WHERE ($1::uuid IS NULL OR j.org_id = $1) AND ($2::text IS NULL OR j.dag_name = $2)
-   AND c.dag_version_id IS DISTINCT FROM j.dag_version_id
+   AND NOT EXISTS (SELECT FROM wanted_sources w WHERE w.job_id = s.job_id)
    AND NOT (s.state = 'Draining' AND s.drain_reason = 'deactivation')
  ORDER BY s.job_id
    FOR UPDATE OF s;
@@ -56,15 +76,14 @@ WITH retired AS (
 SELECT (SELECT count(*) FROM drained) + (SELECT count(*) FROM deleted);
 
 -- name: start_sources
--- Starts pending sources of active DAGs that are not paused or held: inserts the long task, or queues its next attempt.
+-- Starts pending sources that are to run and are not paused or held: inserts the long task, or queues its next attempt.
 -- The lock on the source's row makes sure that one replica starts it. A source of the same job that still drains is
 -- waited for: two would write the same dataset.
 WITH due AS (
     SELECT s.job_id, s.org_id, s.run_id, s.task_id, j.priority, j.runtime
       FROM sources s
       JOIN jobs j ON j.id = s.job_id
-      JOIN dag_current_versions c
-        ON c.org_id = j.org_id AND c.dag_name = j.dag_name AND c.dag_version_id = j.dag_version_id
+      JOIN wanted_sources w ON w.job_id = s.job_id
      WHERE s.state = 'Pending'
        AND NOT EXISTS (SELECT FROM source_drains WHERE until > now())
        AND NOT EXISTS (SELECT FROM paused_jobs p WHERE p.job_id = s.job_id)
@@ -166,13 +185,13 @@ SELECT o.org_id, pg_advisory_xact_lock_shared(hashtextextended('trace activate '
 
 -- name: settle_drained
 -- Settles sources of these organisations ($1, locked by `lock_drained`) whose task has ended. After a pause or a shutdown
--- they are pending; otherwise they are deleted, unless their version is active again. The state of a deleted source is
--- copied to the same job of the active version, which has waited for it, if that writes the same generations.
+-- they are pending; otherwise they are deleted, unless they are to run again. The state of a deleted source is
+-- copied to the same job of the version that is active or built, which has waited for it, if that writes the same
+-- generations.
 WITH drained AS (
     SELECT s.job_id,
            s.drain_reason <> 'deactivation' OR EXISTS (
-               SELECT FROM jobs j JOIN dag_current_versions c ON c.dag_version_id = j.dag_version_id
-                WHERE j.id = s.job_id) AS stays
+               SELECT FROM wanted_sources w WHERE w.job_id = s.job_id) AS stays
       FROM sources s JOIN tasks t ON t.id = s.task_id
      WHERE s.org_id = ANY ($1::uuid[]) AND s.state = 'Draining' AND t.status IN ('Completed', 'Failed', 'Canceled')
        FOR UPDATE OF s SKIP LOCKED
@@ -187,18 +206,10 @@ WITH drained AS (
     SELECT st.org_id, successor.id, st.state_key, st.state
       FROM drained d
       JOIN jobs old ON old.id = d.job_id
-      JOIN dag_current_versions c ON c.org_id = old.org_id AND c.dag_name = old.dag_name
-      JOIN jobs successor
-        ON successor.dag_version_id = c.dag_version_id AND successor.name = old.name
-       AND successor.output_datasets = old.output_datasets
+      JOIN jobs successor ON successor.lineage_id = old.lineage_id AND successor.id <> old.id
+      JOIN wanted_sources w ON w.job_id = successor.id
       JOIN operator_state st ON st.job_id = old.id
      WHERE NOT d.stays
-       AND NOT EXISTS (
-           SELECT FROM dag_version_datasets was
-             JOIN dag_version_datasets served
-               ON served.dag_version_id = successor.dag_version_id AND served.dataset_uuid = was.dataset_uuid
-            WHERE was.dag_version_id = old.dag_version_id AND was.dataset_uuid = ANY (old.output_datasets)
-              AND was.dataset_version <> served.dataset_version)
     ON CONFLICT (org_id, job_id, state_key) DO UPDATE SET state = excluded.state, updated_at = now()
 )
 SELECT (SELECT count(*) FROM waiting) + (SELECT count(*) FROM deleted);
