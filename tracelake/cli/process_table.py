@@ -35,6 +35,6 @@ def process_table(children: Sequence[ChildStatus]) -> Table:
             time.strftime("%H:%M:%S", time.localtime(child.since)) if child.since else "",
             str(child.restarts or ""),
             " ".join(listener.removeprefix("https://") for listener in child.listeners),
-            Text(visible(child.status)),
+            Text(visible(child.status or child.held_back)),
         )
     return table

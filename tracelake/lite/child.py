@@ -62,6 +62,8 @@ class ChildStatus:
     restarts: int = 0
     listeners: Sequence[str] = ()
     status: str = ""
+    held_back: str = ""
+    """Why it was held back, until it is ready: meanwhile it is started again and again."""
 
 
 @dataclass(frozen=True)
@@ -125,7 +127,8 @@ class SupervisedChild:
                 self.first_ready.set_exception(self._cannot_start(reason))
                 return
             else:
-                self._set_state("held back", pid=None, status=self._held_back_reason(reason), restarts=restarts)
+                why = self._held_back_reason(reason)
+                self._set_state("held back", pid=None, status=why, held_back=why, restarts=restarts)
                 if not self.child.essential and not self.first_ready.done():
                     self.first_ready.set_result(None)
             await sleep_unless(self._stopping, self._backoff())
@@ -232,7 +235,7 @@ class SupervisedChild:
             await asyncio.wait({ended}, timeout=min(left, DRAIN_LOOK_SECONDS))
 
     def _set_ready(self) -> None:
-        self._set_state("ready", status=self._reported.status)
+        self._set_state("ready", status=self._reported.status, held_back="")
         if not self.first_ready.done():
             self.first_ready.set_result(None)
 

@@ -322,9 +322,7 @@ class _Up:
                 return
 
     async def _write_ready(self, document: Document) -> None:
-        document["held_back"] = {
-            child.name: child.status for child in self._supervisor.statuses if child.state == "held back"
-        }
+        document["held_back"] = {child.name: child.held_back for child in self._supervisor.statuses if child.held_back}
         for file in self._ready_files():
             await self._write(file, document)
         self._watcher.ready(document)
