@@ -13,7 +13,7 @@ FIX = "create it (`trace org create`, `trace role create`), or change the settin
 
 
 def examine_login_rules(settings: Settings) -> list[Finding]:
-    """The database of `trace up` can be reached by its own processes only: there, the Dispatcher checks at its start."""
+    """Only its own processes reach the database of `trace up`: there, the Dispatcher checks when it starts."""
     if not settings.login_rules:
         return []
     count, dsn = len(settings.login_rules), settings.state.dsn

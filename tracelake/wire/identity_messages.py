@@ -30,7 +30,7 @@ class UserTokenAnswer(Message, frozen=True):
     token_id: UUID
 
 
-class LoginClaim(Message, frozen=True, order=True):
+class LoginClaim(Message, frozen=True):
     """A claim of a verified token that some rule of `login_rules` names, with the value that the rule names."""
 
     claim: Annotated[str, msgspec.Meta(min_length=1, max_length=256)]
