@@ -259,7 +259,7 @@ async def test_forged_tokens_and_tokens_for_other_audiences_are_refused(trace: S
         *(signed(trace, {k: v for k, v in good.items() if k != gone}) for gone in ("exp", "iat", "sub", "iss", "aud")),
     ]
     header = {"alg": "ES256", "typ": "JWT"}
-    jwk = publicpublic_key(other.public_key())
+    jwk = public_jwk(other.public_key())
     for more in (
         {"jwk": jwk},
         {"jku": "https://evil/"},

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Final, Literal
+
+from pydantic import StringConstraints
 
 from tracelake.settings.base import Group, setting
 
-SLUG = r"^[a-z][a-z0-9_]{0,127}$"
+SLUG: Final = r"^[a-z][a-z0-9_]{0,127}$"
 
 
 class LoginRule(Group):
@@ -21,6 +23,6 @@ class LoginRule(Group):
     )
     org: str = setting("default", "The organisation of the new user, as `trace org list` lists it.", pattern=SLUG)
     role: Literal["reader", "writer", "admin"] = setting("reader", "The role of the new user.")
-    org_roles: list[str] = setting(
+    org_roles: list[Annotated[str, StringConstraints(pattern=SLUG)]] = setting(
         [], "Roles of the organisation that the new user has too, as `trace role list` lists them.", unit="JSON list"
     )
