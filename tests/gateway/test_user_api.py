@@ -22,7 +22,7 @@ from tests.support.dispatcher.job_chain import claimed, drained
 from tests.support.oidc_issuer import AUDIENCE, ISSUER, oidc_issuer, public_key
 from tests.support.service_tokens import TOKENS, as_service
 from tests.support.systems.gateway import DAG, System, over, system
-from tracelake.capability.jws import encode_part, sign_token
+from tracelake.capability.jws import encode_part, public_jwk, sign_token
 from tracelake.dispatcher.http.internal_routes import internal_api
 from tracelake.gateway.issuer_keys import user_keys
 from tracelake.gateway.process import public_api
