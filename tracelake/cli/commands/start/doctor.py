@@ -11,7 +11,7 @@ from tracelake.cli.options import Home, Json, settings_of
 
 
 def doctor(home: Home = None, json: Json = False) -> None:
-    """Check Python, Java, disk, ports, sandbox, queues, secrets, login rules; with a fix for each problem, exit code 1."""
+    """Check Python, Java, disk, ports, sandbox, queues, secrets, login rules; a fix for each problem, exit code 1."""
     from tracelake.lite.doctor import examine
     from tracelake.lite.doctor_login import examine_login_rules
     from tracelake.lite.doctor_queue import examine_queue
