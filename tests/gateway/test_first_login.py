@@ -256,10 +256,10 @@ async def test_an_existing_user_keeps_organisation_and_roles(logins: Logins) -> 
     assert await logins.users() == before
 
 
-@pytest.mark.parametrize("twin", ["SPY", "Spy", "\uff53py", "\u0455\u0440\u0443", "\u0455py"], ids=ascii)
-async def test_a_subject_that_resembles_a_user_makes_nobody(logins: Logins, twin: str) -> None:
+@pytest.mark.parametrize("look_alike", ["SPY", "Spy", "\uff53py", "\u0455\u0440\u0443", "\u0455py"], ids=ascii)
+async def test_a_subject_that_resembles_a_user_makes_nobody(logins: Logins, look_alike: str) -> None:
     await logins.trace.got("rival|admin", "POST", "/v1/users", json={"subject": "spy", "role": "reader"})
-    message = await logins.refusal(logins.issuer.token(twin, groups=["staff"]))
+    message = await logins.refusal(logins.issuer.token(look_alike, groups=["staff"]))
     assert "resembles" in message or "mixes letters" in message
 
 
