@@ -61,6 +61,11 @@ class Logins:
         rows = await self.trace.control.pool.fetch("SELECT id, external_id, role, removed_at FROM users ORDER BY id")
         return [tuple(row) for row in rows]
 
+    async def is_waiting(self) -> bool:
+        """Whether a statement waits for a lock of another transaction."""
+        sql = "SELECT FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+        return bool(await self.trace.control.pool.fetch(sql))
+
     async def org_roles(self, subject: str) -> list[str]:
         rows = await self.trace.control.pool.fetch(
             "SELECT r.slug FROM org_role_memberships m JOIN org_roles r ON r.id = m.role_id"
@@ -227,6 +232,40 @@ async def test_look_alikes_at_once_make_one_user(logins: Logins) -> None:
     answers = await asyncio.gather(*(logins.me(logins.issuer.token(name, groups=["staff"])) for name in subjects))
     assert sorted(answer.status_code for answer in answers) == [200, 401, 401, 401]
     assert len([user for user in await logins.users() if user[1].lower() == "idp|ann"]) == 1
+
+
+async def test_a_user_whom_another_organisation_adds_meanwhile_stays_there(logins: Logins) -> None:
+    pool = logins.trace.control.pool
+    async with pool.acquire() as other:
+        adding = other.transaction()
+        await adding.start()
+        await other.execute(
+            "INSERT INTO users (org_id, external_id, subject_key, role)"
+            " SELECT id, 'idp|ann', 'idp|ann', 'reader' FROM orgs WHERE slug = 'rival'"
+        )
+        login = asyncio.create_task(logins.me(logins.issuer.token("idp|ann", groups=["leads"])))
+        await until(logins.is_waiting, "the login waits for the other transaction")
+        await adding.commit()
+    found = (await login).json()
+    assert (found["org_slug"], found["role"]) == ("rival", "reader")
+
+
+async def test_a_user_whom_an_admin_removes_meanwhile_is_not_made_again(logins: Logins) -> None:
+    pool = logins.trace.control.pool
+    async with pool.acquire() as admin:
+        removing = admin.transaction()
+        await removing.start()
+        await admin.execute("SELECT FROM orgs WHERE slug = 'acme' FOR NO KEY UPDATE")  # as every verb of admins does
+        await admin.execute(
+            "INSERT INTO users (org_id, external_id, subject_key, role, removed_at)"
+            " SELECT id, 'idp|ann', 'idp|ann', 'reader', now() FROM orgs WHERE slug = 'acme'"
+        )
+        login = asyncio.create_task(logins.me(logins.issuer.token("idp|ann", groups=["leads"])))
+        await until(logins.is_waiting, "the login waits for the admin")
+        await removing.commit()
+    answer = await login
+    assert answer.status_code == 401, answer.text
+    assert "an admin has removed this user" in answer.json()["error"]["message"]
 
 
 async def test_a_removed_user_is_not_made_again(logins: Logins) -> None:
