@@ -236,33 +236,27 @@ async def test_look_alikes_at_once_make_one_user(logins: Logins) -> None:
 
 async def test_a_user_whom_another_organisation_adds_meanwhile_stays_there(logins: Logins) -> None:
     pool = logins.trace.control.pool
-    async with pool.acquire() as other:
-        adding = other.transaction()
-        await adding.start()
+    async with pool.acquire() as other, other.transaction():
         await other.execute(
             "INSERT INTO users (org_id, external_id, subject_key, role)"
             " SELECT id, 'idp|ann', 'idp|ann', 'reader' FROM orgs WHERE slug = 'rival'"
         )
         login = asyncio.create_task(logins.me(logins.issuer.token("idp|ann", groups=["leads"])))
-        await until(logins.is_waiting, "the login waits for the other transaction")
-        await adding.commit()
+        await until(logins.is_waiting, "the login waits for the other transaction", seconds=20)
     found = (await login).json()
     assert (found["org_slug"], found["role"]) == ("rival", "reader")
 
 
 async def test_a_user_whom_an_admin_removes_meanwhile_is_not_made_again(logins: Logins) -> None:
     pool = logins.trace.control.pool
-    async with pool.acquire() as admin:
-        removing = admin.transaction()
-        await removing.start()
+    async with pool.acquire() as admin, admin.transaction():
         await admin.execute("SELECT FROM orgs WHERE slug = 'acme' FOR NO KEY UPDATE")  # as every verb of admins does
         await admin.execute(
             "INSERT INTO users (org_id, external_id, subject_key, role, removed_at)"
             " SELECT id, 'idp|ann', 'idp|ann', 'reader', now() FROM orgs WHERE slug = 'acme'"
         )
         login = asyncio.create_task(logins.me(logins.issuer.token("idp|ann", groups=["leads"])))
-        await until(logins.is_waiting, "the login waits for the admin")
-        await removing.commit()
+        await until(logins.is_waiting, "the login waits for the admin", seconds=20)
     answer = await login
     assert answer.status_code == 401, answer.text
     assert "an admin has removed this user" in answer.json()["error"]["message"]
