@@ -8,7 +8,7 @@ import json
 import ssl
 from collections.abc import AsyncIterator
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, cast
 from uuid import uuid4
@@ -16,13 +16,10 @@ from uuid import uuid4
 import httpx
 import jwt
 import pytest
-from cryptography.hazmat.primitives.asymmetric import ec, rsa
-from starlette.applications import Starlette
-from starlette.requests import Request
-from starlette.responses import Response
-from starlette.routing import Route
+from cryptography.hazmat.primitives.asymmetric import ec
 
 from tests.support.dispatcher.job_chain import claimed, drained
+from tests.support.oidc_issuer import AUDIENCE, ISSUER, oidc_issuer, public_key
 from tests.support.service_tokens import TOKENS, as_service
 from tests.support.systems.gateway import DAG, System, over, system
 from tracelake.capability.jws import encode_part, public_jwk, sign_token
@@ -30,7 +27,7 @@ from tracelake.dispatcher.http.internal_routes import internal_api
 from tracelake.gateway.issuer_keys import user_keys
 from tracelake.gateway.process import public_api
 from tracelake.lite.certificates import ensure_certificates
-from tracelake.runtime.listeners import Listener, json_response, open_listeners
+from tracelake.runtime.listeners import Listener, open_listeners
 from tracelake.settings import IdentitySettings, TlsSettings
 from tracelake.wire.client import DispatcherClient
 from tracelake.wire.service_user import SERVICE_TOKEN
@@ -402,50 +399,29 @@ async def test_the_openapi_document_names_every_call_with_its_types(trace: Syste
 
 
 async def test_an_oidc_issuers_users_are_known_by_its_published_keys(trace: System, tmp_path: Path) -> None:
-    keys: dict[str, Any] = {
-        "one": rsa.generate_private_key(65537, 2048),
-        "two": ec.generate_private_key(ec.SECP256R1()),
-    }
-    published, fetched = ["one"], []
-
-    async def jwks(request: Request) -> Response:
-        fetched.append(request.url.path)
-        found = [_jwk(keys[kid]) | {"kid": kid} for kid in published]
-        return json_response({"keys": [*found, {"kty": "oct", "k": "c2VjcmV0", "kid": "shared"}]})
-
-    files = ensure_certificates(tmp_path / "tls", _now())
-    tls = TlsSettings(ca=files.ca, cert=files.cert, key=files.key)
-    service = Listener("issuer", "127.0.0.1", 0, Starlette(routes=[Route("/keys", jwks)]))
     async with (
-        open_listeners([service], tls) as at,
+        oidc_issuer(tmp_path) as issuer,
         over(internal_api(trace.control), as_service("gateway")) as inside,
     ):
         identity = IdentitySettings(
-            user_issuer="https://login",
-            user_audience="me",
-            user_jwks_url=f"{at['issuer']}/keys",
+            user_issuer=ISSUER,
+            user_audience=AUDIENCE,
+            user_jwks_url=issuer.url,
             service_token=trace.identity.service_token,
         )
-        app = public_api(DispatcherClient(inside), identity, tls)
-        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="https://g") as gateway:
+        async with over(public_api(DispatcherClient(inside), identity, issuer.tls)) as gateway:
 
             async def status(kid: str | None, algorithm: str, key: Any) -> int:
-                claims = {
-                    "iss": "https://login",
-                    "aud": "me",
-                    "sub": READER,
-                    "iat": _now(),
-                    "exp": _now() + timedelta(1),
-                }
-                token = jwt.encode(claims, key, algorithm=algorithm, headers={"kid": kid} if kid else None)
+                token = issuer.signed(kid, algorithm, key, READER)
                 return (await gateway.get("/v1/tasks", headers={"authorization": f"Bearer {token}"})).status_code
 
+            keys = issuer.keys
             assert await status("one", "RS256", keys["one"]) == 200
             assert await status(None, "RS256", keys["one"]) == 200  # the only one there is
             assert await status("shared", "HS256", b"secret" * 6) == 401
             for n in range(50):
                 assert await status(f"made-up-{n}", "ES256", keys["two"]) == 401
-            assert len(fetched) == 1  # a flood of made-up key ids does not reach the issuer
+            assert issuer.fetched == 1  # a flood of made-up key ids does not reach the issuer
             assert await status("one", "ES256", keys["two"]) == 401
             assert (
                 await gateway.get("/v1/tasks", headers={"authorization": f"Bearer {trace.token(READER)}"})
@@ -454,7 +430,7 @@ async def test_an_oidc_issuers_users_are_known_by_its_published_keys(trace: Syst
 
 async def test_a_new_key_of_the_issuer_is_found_and_a_removed_one_is_dropped() -> None:
     now, published, fail = [0.0], ["one"], [False]
-    keys = {kid: _jwk(ec.generate_private_key(ec.SECP256R1())) | {"kid": kid} for kid in ("one", "two")}
+    keys = {kid: public_key(ec.generate_private_key(ec.SECP256R1())) | {"kid": kid} for kid in ("one", "two")}
 
     async def fetch() -> dict[str, Any]:
         if fail[0]:
@@ -474,7 +450,7 @@ async def test_a_new_key_of_the_issuer_is_found_and_a_removed_one_is_dropped() -
 
 async def test_a_fetch_that_began_before_a_key_was_published_is_followed_by_another() -> None:
     now, published = [0.0], ["one"]
-    keys = {kid: _jwk(ec.generate_private_key(ec.SECP256R1())) | {"kid": kid} for kid in ("one", "two")}
+    keys = {kid: public_key(ec.generate_private_key(ec.SECP256R1())) | {"kid": kid} for kid in ("one", "two")}
     answers, fetching = asyncio.Event(), asyncio.Event()
 
     async def fetch() -> dict[str, Any]:
@@ -493,12 +469,6 @@ async def test_a_fetch_that_began_before_a_key_was_published_is_followed_by_anot
     answers.set()
     assert await early is not None
     assert await late is not None
-
-
-def _jwk(key: Any) -> dict[str, Any]:
-    kind: Any = jwt.algorithms.RSAAlgorithm if isinstance(key, rsa.RSAPrivateKey) else jwt.algorithms.ECAlgorithm
-    found: dict[str, Any] = json.loads(kind.to_jwk(key.public_key()))
-    return found
 
 
 def _now() -> datetime:

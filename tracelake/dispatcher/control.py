@@ -40,6 +40,7 @@ from tracelake.settings import (
     BundleSettings,
     CredentialSettings,
     FlowSettings,
+    LoginRule,
     ObjectSettings,
     RuntimeSettings,
     TokenSettings,
@@ -89,6 +90,8 @@ class Control:
     """The address of the task API for runners; empty: URLs are given without a host."""
     hook_secrets: Mapping[str, Sequence[str]] = field(default_factory=dict, repr=False)
     """Those that sign calls to webhook sources, by name in lower case."""
+    login_rules: Mapping[str, LoginRule] = field(default_factory=dict)
+    """Who becomes a user at the first login, by name."""
     epoch: int = 0
     """How often the state database was restored from a backup; in every token."""
     home: Path | None = None

@@ -17,6 +17,7 @@ from tracelake.dispatcher.flow.apply_pressure import ApplyPressure
 from tracelake.dispatcher.flow.set_limits import set_limits
 from tracelake.dispatcher.http.internal_routes import internal_api
 from tracelake.dispatcher.http.task_routes import task_api
+from tracelake.dispatcher.identity.log_in import warn_of_unusable_rules
 from tracelake.dispatcher.maintenance.cancel_retired import CancelRetired
 from tracelake.dispatcher.maintenance.delete_applied_batches import DeleteAppliedBatches
 from tracelake.dispatcher.maintenance.delete_old_exports import DeleteOldExports
@@ -101,9 +102,11 @@ async def main(
             max_workers_lost=settings.dispatcher.max_workers_lost,
             task_url=settings.endpoints.dispatcher_task or "",
             hook_secrets=live_secrets(settings.hook_secrets),
+            login_rules=settings.login_rules,
             epoch=await current_epoch(pool),
             home=settings.home,
         )
+        await warn_of_unusable_rules(pool, settings.login_rules)
         await set_limits(pool, settings.runtimes, settings.operators)
         await release_sources(pool, control.after_commit.sources)
         await take_over(pool, replica)

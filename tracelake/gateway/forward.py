@@ -15,7 +15,7 @@ import msgspec
 from fastapi import Request, Response
 
 from tracelake.errors import ServiceUnavailable
-from tracelake.gateway.users import UserGate, unknown_user
+from tracelake.gateway.users import UserGate, client_of, unknown_user
 from tracelake.runtime.listeners import cancel_on_disconnect
 from tracelake.runtime.logs import current_log_fields
 from tracelake.runtime.read_body import bounded, read_bounded
@@ -75,12 +75,12 @@ class Upstream:
 
 def forward_call(call: Call, gate: UserGate, upstream: Upstream) -> Callable[[Request], Awaitable[Response]]:
     async def endpoint(request: Request) -> Response:
-        user = await gate.subject(request.headers.get("authorization"))
+        user = await gate.subject(request)
         path = f"/internal/v1{call.path.format(**named(request.path_params))}"
         url = f"{path}?{request.url.query}" if request.url.query else path
         most = call.most_bytes
         body = bounded(request.stream(), most) if call.takes_bytes else await read_bounded(request.stream(), most)
-        headers = {"content-type": call.takes_bytes or _content_type(request), CLIENT: _client(request)}
+        headers = {"content-type": call.takes_bytes or _content_type(request), CLIENT: client_of(request)}
         return await upstream.send(call.method, url, user, body=body, headers=headers, seconds=call.seconds)
 
     endpoint.__name__ = call.name
@@ -91,7 +91,7 @@ def forward_query(gate: UserGate, upstream: Upstream) -> Callable[[Request], Awa
     """A query ends when its caller hangs up."""
 
     async def query(request: Request) -> Response:
-        user = await gate.subject(request.headers.get("authorization"))
+        user = await gate.subject(request)
         headers = {"accept": ARROW if ARROW in request.headers.get("accept", "") else "application/json"}
         body = await read_bounded(request.stream(), MAX_BODY_BYTES)
         return await cancel_on_disconnect(request, upstream.send("POST", "/v1/query", user, body=body, headers=headers))
@@ -106,10 +106,6 @@ def _headers() -> dict[str, str]:
         **({} if request_id is None else {REQUEST_ID: str(request_id)}),
         **trace_headers(),
     }
-
-
-def _client(request: Request) -> str:
-    return request.client.host if request.client else "unknown"
 
 
 def _content_type(request: Request) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
 from typing import Final
 
@@ -9,6 +10,7 @@ import httpx
 from fastapi import FastAPI, Request, Response
 
 from tracelake.errors import NotFound
+from tracelake.gateway.first_logins import FirstLogins
 from tracelake.gateway.forward import Upstream, forward_call, forward_query
 from tracelake.gateway.hooks import forward_hook
 from tracelake.gateway.openapi import DescribedListener, hook_operation, query_operation
@@ -16,7 +18,7 @@ from tracelake.gateway.user_tokens import UserTokens
 from tracelake.gateway.users import UserGate, unknown_user
 from tracelake.runtime.listeners import HANDLERS, Listener, health_routes, json_response, open_listeners
 from tracelake.runtime.process import Process, wait_for_service
-from tracelake.settings import IdentitySettings, Settings, TlsSettings
+from tracelake.settings import IdentitySettings, LoginRule, Settings, TlsSettings
 from tracelake.wire.client import DispatcherClient, dispatcher_client, service_client
 from tracelake.wire.identity_messages import UserAnswer
 from tracelake.wire.openapi import answers, operation
@@ -25,6 +27,7 @@ from tracelake.wire.service_user import ServiceUser
 from tracelake.wire.user.calls import CALLS
 
 BESIDE_SECONDS: Final = 60.0
+NO_RULES: Final[Mapping[str, LoginRule]] = {}
 
 
 async def main(process: Process) -> None:
@@ -35,7 +38,7 @@ async def main(process: Process) -> None:
         service_client(settings, settings.endpoints.delivery_internal, "delivery") as delivery,
     ):
         await wait_for_service(process, "the Dispatcher", dispatcher.ready)
-        app = public_api(dispatcher, settings.identity, settings.tls, query, delivery)
+        app = public_api(dispatcher, settings.identity, settings.tls, query, delivery, login_rules=settings.login_rules)
         service = Listener("gateway", settings.gateway.host, settings.gateway.port, app)
         async with open_listeners([service], settings.tls, metrics=process.metrics, limits=settings.http) as addresses:
             process.ready(f"open at {addresses['gateway']}")
@@ -48,6 +51,8 @@ def public_api(
     tls: TlsSettings = TlsSettings(),  # noqa: B008 - frozen
     query: httpx.AsyncClient | None = None,
     delivery: httpx.AsyncClient | None = None,
+    *,
+    login_rules: Mapping[str, LoginRule] = NO_RULES,
 ) -> FastAPI:
     app = DescribedListener(
         title="Trace", docs_url=None, redoc_url=None, openapi_url="/v1/openapi.json", redirect_slashes=False
@@ -55,7 +60,8 @@ def public_api(
     for kind, handler in HANDLERS.items():
         app.add_exception_handler(kind, handler)
     app.router.routes.extend(health_routes(dispatcher.ready))
-    gate = UserGate(identity, tls, UserTokens(dispatcher.user_token))
+    first_logins = FirstLogins(login_rules, dispatcher.user_login)
+    gate = UserGate(identity, tls, UserTokens(dispatcher.user_token), first_logins)
     token = ServiceToken(identity)
     upstreams = {
         "dispatcher": Upstream("Dispatcher", dispatcher.http, partial(token.user_at, "dispatcher")),
@@ -70,7 +76,7 @@ def public_api(
         openapi_extra={"operationId": "me", "tags": ["me"], "responses": answers(UserAnswer)},
     )
     async def me(request: Request) -> Response:
-        subject = await gate.subject(request.headers.get("authorization"))
+        subject = await gate.subject(request)
         try:
             return json_response(await dispatcher.user(ServiceUser(subject)))
         except NotFound:

@@ -9,10 +9,13 @@ from collections.abc import Mapping
 from typing import Any
 
 import jwt
+from fastapi import Request
 
 from tracelake.capability.jws import is_canonical
 from tracelake.domain.subjects import MAX_SUBJECT, USER_TOKEN, token_named
 from tracelake.errors import SettingsError, Unauthenticated
+from tracelake.gateway.first_logins import HINT as ADDED_BY_ADMIN
+from tracelake.gateway.first_logins import FirstLogins
 from tracelake.gateway.issuer_keys import fetch_from, user_keys
 from tracelake.gateway.user_tokens import REFUSED, UserTokens
 from tracelake.settings import IdentitySettings, TlsSettings
@@ -29,7 +32,14 @@ UNKNOWN_USER = "the token is valid, but its subject is no user of this system"
 
 def unknown_user(named: str) -> Unauthenticated:
     """The Dispatcher does not know the user, or no longer the personal access token."""
-    return Unauthenticated(UNKNOWN_USER if token_named(named) is None else REFUSED, where=WHERE)
+    if token_named(named) is not None:
+        return Unauthenticated(REFUSED, where=WHERE)
+    return Unauthenticated(UNKNOWN_USER, where=WHERE, hint=ADDED_BY_ADMIN)
+
+
+def client_of(request: Request) -> str:
+    """The address from which the user calls."""
+    return request.client.host if request.client else "unknown"
 
 
 class UnknownKey(jwt.InvalidTokenError):
@@ -42,20 +52,28 @@ class UserGate:
     Personal access tokens are known to the Dispatcher.
     """
 
-    def __init__(self, identity: IdentitySettings, tls: TlsSettings, tokens: UserTokens) -> None:
-        self._identity, self._tokens = identity, tokens
+    def __init__(
+        self, identity: IdentitySettings, tls: TlsSettings, tokens: UserTokens, first_logins: FirstLogins
+    ) -> None:
+        self._identity, self._tokens, self._first_logins = identity, tokens, first_logins
         url = identity.user_jwks_url
         self._keys = user_keys(fetch_from(url, tls)) if url is not None else None
 
-    async def subject(self, authorization: str | None) -> str:
+    async def subject(self, request: Request) -> str:
         """The `sub` of a valid token, or the name of a personal one. Worker tokens and capabilities are refused."""
-        token = _bearer(authorization)
+        token = _bearer(request.headers.get("authorization"))
         if token.startswith(USER_TOKEN):
             return await self._tokens.user(token, WHERE)
+        claims = await self._verified(token)
+        subject = _checked(claims["sub"])
+        await self._first_logins.ensure_user(subject, claims, client_of(request), WHERE)
+        return subject
+
+    async def _verified(self, token: str) -> Mapping[str, Any]:
         try:
             _refuse_ambiguous(token)
             key, algorithm = await self._key_of(token)
-            claims = jwt.decode(
+            claims: Mapping[str, Any] = jwt.decode(
                 token,
                 key,
                 algorithms=[algorithm],
@@ -66,7 +84,7 @@ class UserGate:
         except (jwt.PyJWTError, ValueError, OverflowError, RecursionError) as wrong:
             raise Unauthenticated(_why_not(wrong), where=WHERE, hint=HINT) from None
         self._refuse_long_life(claims)
-        return _checked(claims["sub"])
+        return claims
 
     def _refuse_long_life(self, claims: Mapping[str, Any]) -> None:
         """The library has seen that they are numbers, and that `exp` is not past."""

@@ -88,6 +88,8 @@ def children(
         )
     if "dispatcher" in known:
         known["dispatcher"] = known["dispatcher"].model_copy(update={"hook_secrets": settings.hook_secrets})
+    for name in known.keys() & {"dispatcher", "gateway"}:
+        known[name] = known[name].model_copy(update={"login_rules": settings.login_rules})
     return [_child(name, child_settings, ports) for name, child_settings in known.items()]
 
 
@@ -114,6 +116,7 @@ def _common(settings: Settings, ports: Ports, tls: TlsFiles) -> Settings:
             "rpc_pools": {},
             "secrets": {},
             "hook_secrets": {},
+            "login_rules": {},
             "tls": TlsSettings(ca=tls.ca, cert=tls.cert, key=tls.key),
             "dispatcher": settings.dispatcher.model_copy(
                 update={"task_port": ports.dispatcher_task, "internal_port": ports.dispatcher_internal}

@@ -32,6 +32,7 @@ from tracelake.settings.load import (
     stray_variables,
     to_document,
 )
+from tracelake.settings.login_rules import LoginRule
 from tracelake.settings.references import Reference
 from tracelake.settings.resolve import references_in, with_values
 from tracelake.settings.retention import RetentionSettings
@@ -70,6 +71,7 @@ __all__ = [
     "IdentitySettings",
     "Leaf",
     "LogSettings",
+    "LoginRule",
     "LoopSettings",
     "MetricsSettings",
     "ObjectSettings",

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, get_args, get_origin
 
-from pydantic import StringConstraints, field_validator
+from pydantic import StringConstraints, ValidationInfo, field_validator
 from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
@@ -33,6 +33,7 @@ from tracelake.settings.hook_secrets import HookSecret
 from tracelake.settings.http import HttpSettings
 from tracelake.settings.job_secrets import JobSecret
 from tracelake.settings.lite import PostgresSettings, UpSettings
+from tracelake.settings.login_rules import LoginRule
 from tracelake.settings.references import is_reference
 from tracelake.settings.retention import RetentionSettings
 from tracelake.settings.rpc_pools import RpcPoolSettings
@@ -76,6 +77,7 @@ class Settings(BaseSettings):
     gateway: GatewaySettings = GatewaySettings()
     endpoints: EndpointSettings = EndpointSettings()
     identity: IdentitySettings = IdentitySettings()
+    login_rules: Mapping[Name, LoginRule] = {}
     client: ClientSettings = ClientSettings()
     tokens: TokenSettings = TokenSettings()
     loops: LoopSettings = LoopSettings()
@@ -103,6 +105,16 @@ class Settings(BaseSettings):
     metrics: MetricsSettings = MetricsSettings()
     tracing: TracingSettings = TracingSettings()
     faults: FaultSettings = FaultSettings()
+
+    @field_validator("login_rules")
+    @classmethod
+    def _of_the_issuer(cls, rules: Mapping[str, LoginRule], info: ValidationInfo) -> Mapping[str, LoginRule]:
+        """So that rules for one issuer never count for the users of another that takes its place."""
+        issuer = info.data["identity"].user_issuer if "identity" in info.data else None
+        for name, rule in rules.items():
+            if issuer is not None and rule.issuer != issuer:
+                raise ValueError(f"the issuer of {name} is {rule.issuer!r}, and identity.user_issuer is {issuer!r}")
+        return rules
 
     @property
     def object_folder(self) -> Path:

@@ -47,6 +47,8 @@ from tracelake.wire.identity_messages import (
     ServiceTokenAnswer,
     ServiceTokenCheck,
     UserAnswer,
+    UserLoginAnswer,
+    UserLoginRequest,
     UserTokenAnswer,
     UserTokenRequest,
 )
@@ -122,6 +124,10 @@ class DispatcherClient:
         """The id of the personal access token with this hash; NotFound unless it holds."""
         request = UserTokenRequest(token_hash=token_hash.hex())
         return (await send_call(self.http, "/internal/user-token", request, UserTokenAnswer, {})).token_id
+
+    async def user_login(self, request: UserLoginRequest) -> UserLoginAnswer:
+        """Makes the user of a verified token known, if a rule of `login_rules` says so."""
+        return await send_call(self.http, "/internal/user-login", request, UserLoginAnswer, {})
 
     async def relations(self, request: RelationsRequest, user: ServiceUser | None = None) -> RelationsAnswer:
         """Where the rows of a query are stored, for this user, or for the attempt that the request names."""

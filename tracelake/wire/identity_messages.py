@@ -8,6 +8,7 @@ from uuid import UUID
 
 import msgspec
 
+from tracelake.domain.subjects import MAX_EMAIL, MAX_SUBJECT
 from tracelake.wire.message import Fenced, Message
 
 
@@ -27,6 +28,29 @@ class UserTokenRequest(Message, frozen=True):
 
 class UserTokenAnswer(Message, frozen=True):
     token_id: UUID
+
+
+class LoginClaim(Message, frozen=True):
+    """A claim of a verified token that some rule of `login_rules` names, with the value that the rule names."""
+
+    claim: Annotated[str, msgspec.Meta(min_length=1, max_length=256)]
+    value: Annotated[str, msgspec.Meta(min_length=1, max_length=256)]
+
+
+class UserLoginRequest(Message, frozen=True):
+    """The user of a verified token, who may be new."""
+
+    subject: Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_SUBJECT)]
+    claims: Annotated[tuple[LoginClaim, ...], msgspec.Meta(min_length=1, max_length=1000)]
+    origin: Annotated[str, msgspec.Meta(max_length=64)]
+    """The address from which the user calls, for the audit."""
+    email: Annotated[str, msgspec.Meta(max_length=MAX_EMAIL)] | None = None
+    """If the issuer has verified it."""
+
+
+class UserLoginAnswer(Message, frozen=True):
+    refused: str | None = None
+    """Why the subject is no user; None: it is one now."""
 
 
 class ServiceTokenCheck(Message, frozen=True):

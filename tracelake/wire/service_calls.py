@@ -83,6 +83,7 @@ SERVICE_CALLS: Final[Mapping[tuple[str, str, str], ServiceCall]] = {
         _call("dispatcher", "POST /internal/query/comparisons/report", "query"),
         _call("dispatcher", "GET /internal/user", "gateway query delivery", "query delivery"),
         _call("dispatcher", "POST /internal/user-token", "gateway"),
+        _call("dispatcher", "POST /internal/user-login", "gateway"),
         _call("dispatcher", "POST /internal/hooks", "gateway"),
         _call("dispatcher", "POST /internal/service-token", "query delivery"),
         _call("dispatcher", "POST /internal/schedules/fire", "scheduler"),

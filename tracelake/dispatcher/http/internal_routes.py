@@ -24,6 +24,7 @@ from tracelake.dispatcher.http.openapi import document
 from tracelake.dispatcher.http.query_routes import query_routes
 from tracelake.dispatcher.http.user_routes import user_routes
 from tracelake.dispatcher.identity.known_tokens import KnownTokens
+from tracelake.dispatcher.identity.log_in import log_in
 from tracelake.dispatcher.read_gauges import Gauges
 from tracelake.dispatcher.sources.accept_hooks import HookCall
 from tracelake.dispatcher.sources.fire_schedules import fire_schedules
@@ -41,7 +42,13 @@ from tracelake.store.identity import find_user, find_user_token
 from tracelake.store.signing_keys import published
 from tracelake.wire.alert_messages import FailuresRequest, TargetsRequest
 from tracelake.wire.buffer_messages import BufferRequest, SettleRequest
-from tracelake.wire.identity_messages import ServiceTokenAnswer, ServiceTokenCheck, UserTokenAnswer, UserTokenRequest
+from tracelake.wire.identity_messages import (
+    ServiceTokenAnswer,
+    ServiceTokenCheck,
+    UserLoginRequest,
+    UserTokenAnswer,
+    UserTokenRequest,
+)
 from tracelake.wire.read_call import read_message
 from tracelake.wire.rpc_share_messages import RpcSharesRequest
 from tracelake.wire.service_gate import UNKNOWN, caller_of, guarded
@@ -142,6 +149,10 @@ def _about_identities(control: Control, known: KnownTokens) -> list[Route]:
             raise NotFound("no such token, or it has expired or was revoked", where="/token_hash")
         return json_response(UserTokenAnswer(token_id=found))
 
+    async def user_login(request: Request) -> Response:
+        asked = await read_message(request, UserLoginRequest)
+        return json_response(await log_in(control.pool, control.login_rules, asked))
+
     async def service_token(request: Request) -> Response:
         asked = await read_message(request, ServiceTokenCheck)
         # Only as the listener of the calling service receives it: what others receive is not its business.
@@ -153,6 +164,7 @@ def _about_identities(control: Control, known: KnownTokens) -> list[Route]:
     return [
         Route("/internal/user", user, methods=["GET"]),
         Route("/internal/user-token", user_token, methods=["POST"]),
+        Route("/internal/user-login", user_login, methods=["POST"]),
         Route("/internal/service-token", service_token, methods=["POST"]),
     ]
 

@@ -29,6 +29,8 @@ from tracelake.wire.identity_messages import (
     ServiceTokenAnswer,
     ServiceTokenCheck,
     UserAnswer,
+    UserLoginAnswer,
+    UserLoginRequest,
     UserTokenAnswer,
     UserTokenRequest,
 )
@@ -153,6 +155,9 @@ ROUTES = (
     ),
     DescribedRoute(
         "post", "/internal/user-token", "Find a personal access token", UserTokenAnswer, "service", UserTokenRequest
+    ),
+    DescribedRoute(
+        "post", "/internal/user-login", "A user's token, who may be new", UserLoginAnswer, "service", UserLoginRequest
     ),
     DescribedRoute(
         "post",

@@ -11,8 +11,9 @@ from tracelake.cli.options import Home, Json, settings_of
 
 
 def doctor(home: Home = None, json: Json = False) -> None:
-    """Check Python, Java, disk, ports, sandbox, queues and secrets on AWS, with a fix for each problem; exit code 1."""
+    """Check Python, Java, disk, ports, sandbox, queues, secrets, login rules; a fix for each problem, exit code 1."""
     from tracelake.lite.doctor import examine
+    from tracelake.lite.doctor_login import examine_login_rules
     from tracelake.lite.doctor_queue import examine_queue
     from tracelake.lite.doctor_secrets import examine_secrets
     from tracelake.lite.home import Home as HomeFolder
@@ -22,8 +23,8 @@ def doctor(home: Home = None, json: Json = False) -> None:
     settings = settings_of(home)
     held = holder(HomeFolder(settings.home)) is not None
     ports = wanted_ports(settings.up.port_base, store=settings.objects.backend == "seaweedfs")
-    on_aws = [*examine_queue(settings), *examine_secrets(settings)]
-    findings = [*examine(settings.home, [] if held else ports, os.environ), *on_aws]
+    others = [*examine_queue(settings), *examine_secrets(settings), *examine_login_rules(settings)]
+    findings = [*examine(settings.home, [] if held else ports, os.environ), *others]
     if json:
         printing.as_json([asdict(finding) for finding in findings])
     else:
