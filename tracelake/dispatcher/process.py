@@ -43,6 +43,7 @@ from tracelake.dispatcher.sources.keep_running import KeepSourcesRunning
 from tracelake.dispatcher.sources.stop_all import release_sources
 from tracelake.dispatcher.versions.catch_up import CatchUp
 from tracelake.dispatcher.versions.run_backfills import RunBackfills
+from tracelake.domain.seal import Seal, read_keys
 from tracelake.ports import CredentialMinter, Invoker, ObjectStore, Queue, Signer
 from tracelake.runtime.listeners import Listener, open_listeners
 from tracelake.runtime.process import Process
@@ -101,6 +102,7 @@ async def main(
             max_workers_lost=settings.dispatcher.max_workers_lost,
             task_url=settings.endpoints.dispatcher_task or "",
             hook_secrets=live_secrets(settings.hook_secrets),
+            seal=_seal(settings),
             epoch=await current_epoch(pool),
             home=settings.home,
         )
@@ -110,6 +112,11 @@ async def main(
         async with dispatching(control, verifier, settings, invoker):
             process.ready("state schema checked; both listeners open")
             await process.stop.wait()
+
+
+def _seal(settings: Settings) -> Seal:
+    keys = settings.dispatcher.secret_keys
+    return Seal(read_keys(keys.get_secret_value()) if keys else {})
 
 
 @asynccontextmanager

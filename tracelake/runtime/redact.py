@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final
 from urllib.parse import quote, quote_plus, unquote, urlsplit
 
@@ -21,10 +21,27 @@ PASSWORD: Final = re.compile(r"\bpassword\s*=\s*('(?:[^'\\]|\\.)*'|\S+)")
 
 Redact = Callable[[str], str]
 
+_known: set[str] = set()
+_remembered: Redact = str
+
 
 def redactor(settings: BaseModel) -> Redact:
     """Redacts every secret of these settings, every secret part of one, and tokens in a text."""
-    found = {piece for secret in _secrets(settings) for piece in _pieces(secret)}
+    fixed = redact_values(_secrets(settings))
+    return lambda text: fixed(_remembered(text))
+
+
+def remember(values: Iterable[str]) -> None:
+    """Every redactor of this process redacts these too, from now on: secrets that a claim brought."""
+    global _remembered  # noqa: PLW0603 - of the process, as its log is
+    fresh = [value for value in values if value not in _known]
+    if fresh:
+        _known.update(fresh)
+        _remembered = redact_values(_known)
+
+
+def redact_values(values: Iterable[str]) -> Redact:
+    found = {piece for secret in values for piece in _pieces(secret)}
     spelt = {way for piece in found for way in _spellings(piece)}
     wanted = sorted((piece for piece in spelt if len(piece) >= SHORTEST), key=len, reverse=True)
     if not wanted:

@@ -32,6 +32,7 @@ from tracelake.operators.api.context import Resources, Secrets, TaskApi, TaskCon
 from tracelake.operators.api.outcome import AfterCommit, Outcome
 from tracelake.operators.registry import IN_PROCESS, WORKER_OPERATORS
 from tracelake.ports import ObjectStore
+from tracelake.runtime import redact
 from tracelake.runtime.disk import NO_SPACE
 from tracelake.runtime.redact import Redact
 from tracelake.settings.job_secrets import variable_of
@@ -100,10 +101,19 @@ class Runner:
         }
         call_counter.begin(tag_of(claimed))
         try:
-            finished = self._run(claimed, api, fence)
+            finished = self._hiding(claimed)._run(claimed, api, fence)
         finally:
             requests = call_counter.end(tag_of(claimed))
         return replace(finished, request=msgspec.structs.replace(finished.request, requests=requests))
+
+    def _hiding(self, claimed: Claimed) -> Runner:
+        """This runner, which also redacts the secrets that came with the claim."""
+        values = [value for value in (claimed.secret_values or {}).values() if value]
+        if not values:
+            return self
+        redact.remember(values)
+        own = redact.redact_values(values)
+        return replace(self, hide=lambda text: self.hide(own(text)))
 
     def _run(self, claimed: Claimed, api: TaskApi, fence: dict[str, Any]) -> Finished:
         try:
@@ -164,7 +174,7 @@ class Runner:
         org_id = decode(parse_token(claimed.capability_token).payload).org_id
         # A DAG that was deployed before this was refused may name secrets for an operator that takes none.
         named = (task.secrets or ()) if operator.spec.takes_secrets else ()
-        secrets = secrets_of_job(named, self.secrets)
+        secrets = secrets_of_job(named, self.secrets, claimed.secret_values or {})
         resources = self._counted(tag_of(claimed))
         return TaskContext(task, org_id, config, self.spark, self.objects, api, resources, secrets, self.hide)
 
@@ -183,16 +193,33 @@ class Runner:
             yield
 
 
-def secrets_of_job(names: Sequence[str], known: Mapping[str, SecretStr]) -> Secrets:
-    """The secrets that a job names, and no others. `known`: by name in small letters, as in settings."""
+def secrets_of_job(
+    names: Sequence[str], known: Mapping[str, SecretStr], stored: Mapping[str, str | None] | None = None
+) -> Secrets:
+    """The secrets that a job names, and no others, by name in small letters: those that its organisation has stored,
+    then those of the settings (`known`).
+    """
+    own = stored or {}
+    _refuse_unreadable([name for name in names if own.get(name.lower(), "") is None])
+    known = {**known, **{name: SecretStr(value) for name, value in own.items() if value is not None}}
     if missing := [name for name in names if name.lower() not in known]:
         raise WorkFailed(
             f"this worker has no secret {', '.join(missing)}",
             where="/secrets",
-            hint=f"set {', '.join(map(variable_of, missing))} in the environment of `trace up`, or of the worker if it"
+            hint=f"`trace secret set NAME` sets it for the organisation; or set {', '.join(map(variable_of, missing))} in the environment of `trace up`, or of the worker if it"
             " is started by itself; start it again, then retry the task",
         )
     return Secrets({name: known[name.lower()].get_secret_value() for name in names})
+
+
+def _refuse_unreadable(names: Sequence[str]) -> None:
+    if names:
+        raise WorkFailed(
+            f"the secret {', '.join(names)} is stored, and the Dispatcher does not have the key that encrypted it",
+            where="/secrets",
+            hint="give the Dispatcher the key (`dispatcher.secret_keys`), or set the secret again with `trace secret set`;"
+            " then retry the task",
+        )
 
 
 def tag_of(claimed: Claimed) -> str:
