@@ -13,12 +13,14 @@ from tracelake.errors import SettingsError
 from tracelake.settings import (
     RUNTIMES,
     Group,
+    Reference,
     Settings,
     leaves,
     leaves_of,
     load,
     load_settings,
     origin,
+    references_in,
     root,
     settings_from_document,
     shown,
@@ -65,6 +67,7 @@ REFUSED = [
     ({"TRACE_QUEUE__BACKEND": "sqs", "TRACE_QUEUE__PREFIX": "a prefix"}, "queue.prefix", "config show"),
     ({"TRACE_QUEUE__BACKEND": "sqs", "TRACE_QUEUE__PREFIX": "x" * 12}, "queue.prefix", "config show"),
     ({"TRACE_QUEUE__BACKEND": "sqs", "TRACE_QUEUE__POLL_SECONDS": "21"}, "queue.poll_seconds", "config show"),
+    ({"TRACE_CLIENT__TOKEN": "aws-secret:name"}, "client.token", "config show"),
 ]
 
 
@@ -248,3 +251,27 @@ def test_only_a_document_on_standard_input_arms_a_process_to_fail(tmp_path: Path
         load_settings({}, home=write(tmp_path, '[faults]\npoint = "trigger.after_commit"\n'))
     with pytest.raises(SettingsError, match=r"did you mean trigger\.after_commit"):
         settings_from_document('{"faults": {"point": "trigger.after_comit"}}')
+
+
+def test_a_reference_to_a_secret_may_be_in_the_file_and_is_shown(tmp_path: Path) -> None:
+    (tmp_path / "trace.toml").write_text(
+        '[state]\ndsn = "aws-secret:prod/state#dsn"\n[secrets]\nkey = "aws-secret:key"\n'
+    )
+    settings = load_settings({}, home=tmp_path)
+    assert references_in(settings) == {"state.dsn": Reference("prod/state", "dsn"), "secrets.key": Reference("key")}
+    said = {leaf.path: shown(settings, leaf) for leaf in leaves_of(settings) if leaf.secret}
+    assert (said["state.dsn"], said["secrets.key"]) == ("aws-secret:prod/state#dsn", "aws-secret:key")
+
+
+def test_a_secret_beside_a_reference_in_the_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "trace.toml").write_text('[secrets]\nkey = "aws-secret:key"\nother = "the value"\n')
+    with pytest.raises(SettingsError, match="is a secret") as refused:
+        load_settings({}, home=tmp_path)
+    assert "the value" not in str(refused.value.as_dict())
+
+
+@pytest.mark.parametrize("reference", ["aws-secret:", "aws-secret:a b", "aws-secret:a#", "aws-secret:a#b#c"])
+def test_a_reference_that_is_not_well_formed_is_refused_by_name(reference: str, tmp_path: Path) -> None:
+    with pytest.raises(SettingsError) as refused:
+        references_in(load_settings({"TRACE_STATE__DSN": reference}, home=tmp_path))
+    assert refused.value.where == "state.dsn"

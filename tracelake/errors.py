@@ -31,6 +31,7 @@
     |   +-- ObjectsUnavailable  the object store does not answer
     |   +-- QueueUnavailable    SQS does not answer, refuses us, or has no such queue
     |   +-- SigningUnavailable  no key signs here, or KMS does not answer or refuses us
+    |   +-- SecretsUnavailable  Secrets Manager does not answer, or refuses us
     |   +-- CredentialsUnavailable  the store's STS does not answer, or refuses us
     |   +-- SnapshotMoved       rows changed under a read that could not hold them still
     |   +-- DiskFull            a disk has no room: nothing was stored, and the call may be repeated
@@ -311,6 +312,10 @@ class QueueUnavailable(Unavailable):
 
 class SigningUnavailable(Unavailable):
     code = "signing_unavailable"
+
+
+class SecretsUnavailable(Unavailable):
+    code = "secrets_unavailable"
 
 
 class CredentialsUnavailable(Unavailable):

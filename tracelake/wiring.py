@@ -16,9 +16,18 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Final, NoReturn
 
 from tracelake.runtime.process import Process, hide_memory, run_process
-from tracelake.settings import SANDBOXES, ObjectSettings, Settings, settings_from_document
+from tracelake.settings import (
+    SANDBOXES,
+    ObjectSettings,
+    Reference,
+    Settings,
+    references_in,
+    settings_from_document,
+    with_values,
+)
 
 if TYPE_CHECKING:
+    from tracelake.adapters.secrets_manager import SecretsManager
     from tracelake.ports import CredentialMinter, Invoker, ObjectStore, Queue, Signer
     from tracelake.wire.client import DispatcherClient, TaskClient
     from tracelake.wire.identity_messages import SessionCredentials
@@ -38,7 +47,30 @@ def run_from_stdin(name: str) -> NoReturn:
 def run_with(name: str, settings: Settings) -> NoReturn:
     if name == "dispatcher":
         hide_memory()  # it alone holds the DSN of the state database: other processes of this user must not read it
-    sys.exit(run_process(name, settings, _main_of(name)))
+    sys.exit(run_process(name, with_secrets(settings), _main_of(name)))
+
+
+def with_secrets(settings: Settings, *groups: str) -> Settings:
+    """The settings with values in the place of references; where groups are named, in these alone."""
+    found = references_in(settings)
+    wanted = {path: found[path] for path in found if not groups or path.partition(".")[0] in groups}
+    return with_values(settings, asyncio.run(_fetch(settings, wanted))) if wanted else settings
+
+
+async def _fetch(settings: Settings, wanted: dict[str, Reference]) -> dict[str, str]:
+    async with open_secrets(settings) as secrets:
+        return {path: await secrets.value_of(path, reference) for path, reference in wanted.items()}
+
+
+@asynccontextmanager
+async def open_secrets(settings: Settings) -> AsyncIterator[SecretsManager]:
+    from tracelake.adapters.secrets_manager import SecretsManager
+
+    secrets = SecretsManager(settings.secrets_manager)
+    try:
+        yield secrets
+    finally:
+        await secrets.close()
 
 
 def _main_of(name: str) -> Callable[[Process], Awaitable[None]]:

@@ -67,6 +67,13 @@ SELECT DISTINCT i.input_dataset_version
   JOIN task_inputs i ON i.task_id = m.task_id AND i.attempt = m.attempt
  WHERE m.dataset_version = $1
 """
+COMPLETED = """
+SELECT j.name, count(*) AS tasks
+  FROM tasks t
+  JOIN jobs j ON j.id = t.job_id
+ WHERE t.status = 'Completed'
+ GROUP BY j.name
+"""
 
 
 @pytest.fixture(autouse=True)
@@ -154,6 +161,27 @@ async def test_data_that_arrives_during_a_build_is_processed_by_both(control: Co
     await build(control)
     assert (await served(control))["sell"][1] == ["0-9", "10-19", "20-29", "30-39"]
     assert await is_complete(control, org)
+
+
+async def test_an_update_that_is_compared_before_it_is_routed_is_one_task_of_a_job_that_a_release_does_not_change(
+    control: Control, org: Org
+) -> None:
+    await started(control, org, MILL.format(1, 2))
+    await ask(control, org, 20)
+    await control.pool.execute("UPDATE catch_ups SET due_at = now()")
+    await caught_up(control)
+    await build(control)
+    completed = {row["name"]: row["tasks"] for row in await control.pool.fetch(COMPLETED)}
+    assert (completed["grind"], completed["bake"]) == (3, 2 * 3)
+
+
+async def test_a_release_builds_what_failed_for_good_in_the_active_version(control: Control, org: Org) -> None:
+    await ask(control, org, 20)
+    await settle(control, fails=lambda _: True)
+    assert (await served(control))["grind"][1] == ["0-9", "10-19"]
+    await started(control, org, MILL.format(1, 2), when_ready=True)
+    await build(control)
+    assert (await served(control))["bake"][1] == ["0-9", "10-19", "20-29"]
 
 
 async def test_a_release_that_is_to_be_promoted_when_ready_is(control: Control, org: Org) -> None:

@@ -45,12 +45,15 @@ SELECT p.partition_key AS key, p.dataset_version AS version, p.valid_from AS com
  WHERE d.org_id = $1 AND d.producer_job_name = 'grind'
 """
 NEWEST = "SELECT id FROM releases WHERE org_id = $1 ORDER BY created_at DESC LIMIT 1"
+# A range that was asked for again is made again if another version has become active since: once for each time at most.
 TWICE = """
 SELECT j.name, t.input_versions::text, count(*)
-  FROM tasks t JOIN jobs j ON j.id = t.job_id
+  FROM tasks t
+  JOIN jobs j ON j.id = t.job_id
+  LEFT JOIN events e ON e.id = t.event_id AND e.origin NOT IN ('task', 'sink')
  WHERE t.org_id = $1 AND t.status = 'Completed' AND t.invalidation_id IS NULL AND t.dedupe_key NOT LIKE '%:again:%'
  GROUP BY j.lineage_id, j.name, t.input_versions
-HAVING count(*) > 1
+HAVING count(*) > greatest(1, count(DISTINCT e.id))
 """
 
 

@@ -19,6 +19,10 @@ SKEWED: Final = frozenset({"RequestTimeTooSkewed", "RequestExpired", "RequestInT
 DENIED: Final = frozenset({"AccessDenied", "AccessDeniedException", "AuthorizationError", "UnauthorizedOperation"})
 OF_TIME: Final = re.compile(r"signature (expired|not yet current)", re.IGNORECASE)
 ACTION: Final = re.compile(r"not authorized to perform: ([\w-]+:\w+)")
+OF_KMS: Final = "Access to KMS is not allowed"
+"""What Secrets Manager says of a secret that a key of KMS encrypts which the caller may not use."""
+NAMES: Final = ("QueueUrl", "QueueName", "KeyId", "SecretId")
+"""Parameters that name what a call is about."""
 FAULT: Final = 500
 TOO_MANY: Final = 429
 
@@ -71,8 +75,11 @@ def _refusal(answer: Mapping[str, Any], service: str, operation: str, parameters
 
 def _denied(code: str, text: str, service: str, operation: str, parameters: Mapping[str, Any]) -> Fault:
     ours, found = iam_action(service, operation), ACTION.search(text)
+    if OF_KMS in text:
+        hint = "allow the action kms:Decrypt on the key of the secret in the policy of this process's role"
+        return Fault(f"{service} does not allow kms:Decrypt", hint, code, passes=False)
     action = found.group(1) if found and found.group(1).lower() != ours.lower() else ours
-    on = next((str(parameters[name]) for name in ("QueueUrl", "QueueName", "KeyId") if name in parameters), "*")
+    on = next((str(parameters[name]) for name in NAMES if name in parameters), "*")
     hint = f"allow the action {action} on {on.rpartition('/')[2]} in the policy of this process's role"
     return Fault(f"{service} does not allow {action}", hint, code, passes=False)
 

@@ -28,10 +28,12 @@ from tracelake.settings import (
     QueueSettings,
     Settings,
     TlsSettings,
+    references_in,
     to_document,
 )
 from tracelake.spark.configuration import INHERITED_FOR_CLUSTERS
 
+WITH_SPARK: Final = frozenset({"query", "worker", "sink"})
 WITH_OBJECTS: Final = frozenset({"dispatcher", "query", "worker", "sink"})
 
 LISTENERS_OF: Final[Mapping[str, Sequence[str]]] = {
@@ -174,11 +176,13 @@ def _with_store(name: str, child_settings: Settings, settings: Settings, store: 
     credentials = CredentialSettings()
     if name == "dispatcher":
         credentials = store.credentials(settings.credentials) if store else settings.credentials
-    return child_settings.model_copy(update={"objects": objects, "credentials": credentials})
+    spark = settings.spark if name in WITH_SPARK else settings.spark.model_copy(update={"remote_token": None})
+    return child_settings.model_copy(update={"objects": objects, "credentials": credentials, "spark": spark})
 
 
 def _calls_aws(name: str, settings: Settings) -> bool:
-    return settings.queue.backend == "sqs" or (name == "dispatcher" and settings.tokens.signer == "kms")
+    signs = name == "dispatcher" and settings.tokens.signer == "kms"
+    return settings.queue.backend == "sqs" or signs or bool(references_in(settings))
 
 
 def _metrics(name: str, base: MetricsSettings) -> MetricsSettings:

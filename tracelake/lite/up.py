@@ -11,7 +11,7 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -55,10 +55,12 @@ from tracelake.settings import SANDBOXES, EndpointSettings, Settings, TlsSetting
 from tracelake.store.first_start import FIRST_ADMIN, LocalToken
 from tracelake.wire.client import dispatcher_client
 from tracelake.wire.service_calls import SERVICES
-from tracelake.wiring import make_objects, s3_objects
+from tracelake.wiring import make_objects, s3_objects, with_secrets
 
 Document = dict[str, Any]
 """The content of the ready file: endpoints and tokens."""
+RESOLVED = ("state", "data", "queue", "objects")
+"""What `trace up` uses itself. Other references are passed on: the process that has the setting fetches the value."""
 CERTIFICATE_LOOK_SECONDS = 3600.0
 DRAIN_CALL_SECONDS = 5.0
 SPACE_CHECK_SECONDS = 1.0
@@ -89,7 +91,8 @@ def up(request: UpRequest, watcher: Watcher) -> None:
     home.make()
     with held(home):
         refuse_half_restored(home)
-        asyncio.run(_Up(request, watcher, home).run())
+        settings = with_secrets(request.settings, *RESOLVED)
+        asyncio.run(_Up(replace(request, settings=settings), watcher, home).run())
 
 
 class _Up:

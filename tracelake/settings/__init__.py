@@ -4,8 +4,8 @@ Three places are read, the first that has a value wins: `TRACE_` environment var
 `spark.master`), `trace.toml` in the home folder, the default below. A process under `trace up` gets its settings as a
 document on standard input instead, so that a secret is never in its environment, arguments or files.
 
-Secrets are not taken from `trace.toml`: every process of the user can read that file, and a worker must never be able
-to find the state database's address.
+Secrets are not taken from `trace.toml`, only references to them (`aws-secret:NAME`): every process of the user can read
+that file, and a worker must never be able to find the state database's address.
 """
 
 from __future__ import annotations
@@ -32,6 +32,8 @@ from tracelake.settings.load import (
     stray_variables,
     to_document,
 )
+from tracelake.settings.references import Reference
+from tracelake.settings.resolve import references_in, with_values
 from tracelake.settings.retention import RetentionSettings
 from tracelake.settings.root import (
     ANY_NAME,
@@ -45,6 +47,7 @@ from tracelake.settings.root import (
 )
 from tracelake.settings.rpc_pools import RpcPoolSettings
 from tracelake.settings.runtimes import RUNTIMES, SANDBOXES, OperatorSettings, RuntimeSettings
+from tracelake.settings.secrets_manager import SecretsManagerSettings
 from tracelake.settings.storage import BundleSettings, CredentialSettings, ObjectSettings
 from tracelake.settings.telemetry import LogSettings, MetricsSettings, TracingSettings
 from tracelake.settings.udf import UdfSettings
@@ -74,9 +77,11 @@ __all__ = [
     "PostgresSettings",
     "QuerySettings",
     "QueueSettings",
+    "Reference",
     "RetentionSettings",
     "RpcPoolSettings",
     "RuntimeSettings",
+    "SecretsManagerSettings",
     "Settings",
     "SinkSettings",
     "SparkSettings",
@@ -93,8 +98,10 @@ __all__ = [
     "leaves_of",
     "load_settings",
     "origin",
+    "references_in",
     "settings_from_document",
     "shown",
     "stray_variables",
     "to_document",
+    "with_values",
 ]

@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal, Self
 
-from pydantic import SecretStr, model_validator
+from pydantic import SecretStr, field_validator, model_validator
 
 from tracelake.settings.base import URL, Group, setting
+from tracelake.settings.references import is_reference
 
 
 class TlsSettings(Group):
@@ -76,6 +77,13 @@ class ClientSettings(Group):
         None, "The CA of the Gateway's certificate; unset: those this machine trusts.", unit="PEM file"
     )
     token: SecretStr | None = setting(None, "Your token, from your identity provider or from `trace token`.")
+
+    @field_validator("token")
+    @classmethod
+    def _is_no_reference(cls, given: SecretStr | None) -> SecretStr | None:
+        if is_reference(given):
+            raise ValueError("only processes fetch secrets; the command line needs the token itself")
+        return given
 
 
 class TokenSettings(Group):

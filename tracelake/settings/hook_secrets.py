@@ -6,11 +6,15 @@ from typing import Annotated, Final
 
 from pydantic import AfterValidator, SecretStr
 
+from tracelake.settings.references import is_reference
+
 SHORTEST: Final = 16
 """A shorter one could be guessed."""
 
 
 def _can_sign(given: SecretStr) -> SecretStr:
+    if is_reference(given):
+        return given
     secrets = split_secrets(given.get_secret_value())
     if not secrets or any(len(secret) < SHORTEST for secret in secrets):
         raise ValueError(

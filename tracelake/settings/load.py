@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from difflib import get_close_matches
 from pathlib import Path
@@ -19,6 +19,7 @@ from pydantic_settings import BaseSettings, EnvSettingsSource, PydanticBaseSetti
 from tracelake.domain.validation_messages import sentence, wanted
 from tracelake.errors import SettingsError
 from tracelake.settings.base import Group
+from tracelake.settings.references import is_reference
 from tracelake.settings.root import ANY_NAME, DEFAULT_HOME, PREFIX, Leaf, Settings, is_mapping, leaves
 from tracelake.settings.telemetry import FaultSettings
 
@@ -151,23 +152,27 @@ def _read_file(path: Path) -> dict[str, Any]:
     if "home" in values:
         raise SettingsError("`home` cannot be set in the file that is in it", where=str(path), hint="use --home")
     for leaf in leaves():
-        if leaf.secret and _within(values, leaf.parts):
+        if leaf.secret and not all(map(is_reference, _values_at(values, leaf.parts))):
             raise SettingsError(
                 f"{leaf.path} is a secret, and every process of yours can read this file",
                 where=str(path),
-                hint=f"take it out and set {leaf.variable} in the environment of `trace up`",
+                hint=f"take it out and set {leaf.variable} in the environment of `trace up`; aws-secret:NAME may stay",
             )
     return values
 
 
 def _within(values: Any, parts: Sequence[str]) -> bool:
     """Whether a file's values set what the path leads to, under any name where the path leaves it open."""
+    return any(True for _ in _values_at(values, parts))
+
+
+def _values_at(values: Any, parts: Sequence[str]) -> Iterator[Any]:
     if not parts:
-        return True
-    if not isinstance(values, dict):
-        return False
-    names = values if parts[0] == ANY_NAME else [parts[0]]
-    return any(name in values and _within(values[name], parts[1:]) for name in names)
+        yield values
+    elif isinstance(values, dict):
+        for name in values if parts[0] == ANY_NAME else [parts[0]]:
+            if name in values:
+                yield from _values_at(values[name], parts[1:])
 
 
 def _refuse_unknown_variables(env: Mapping[str, str]) -> None:

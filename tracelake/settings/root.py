@@ -33,9 +33,11 @@ from tracelake.settings.hook_secrets import HookSecret
 from tracelake.settings.http import HttpSettings
 from tracelake.settings.job_secrets import JobSecret
 from tracelake.settings.lite import PostgresSettings, UpSettings
+from tracelake.settings.references import is_reference
 from tracelake.settings.retention import RetentionSettings
 from tracelake.settings.rpc_pools import RpcPoolSettings
 from tracelake.settings.runtimes import RUNTIMES, OperatorSettings, RuntimeSettings
+from tracelake.settings.secrets_manager import SecretsManagerSettings
 from tracelake.settings.storage import BundleSettings, CredentialSettings, ObjectSettings
 from tracelake.settings.telemetry import FaultSettings, LogSettings, MetricsSettings, TracingSettings
 from tracelake.settings.udf import UdfSettings
@@ -90,6 +92,7 @@ class Settings(BaseSettings):
         " time are separated by blanks. Only the Dispatcher gets it.",
         unit="text",
     )
+    secrets_manager: SecretsManagerSettings = SecretsManagerSettings()
     worker: WorkerSettings = WorkerSettings()
     sink: SinkSettings = SinkSettings()
     delivery: DeliverySettings = DeliverySettings()
@@ -185,10 +188,17 @@ def is_mapping(field: FieldInfo) -> bool:
 
 
 def shown(settings: Settings, leaf: Leaf) -> str:
-    """A value for people: of a secret, only that it is set."""
+    """A value for people: of a secret, only that it is set, or where it is fetched."""
+    value = value_of(settings, leaf)
+    if value is None:
+        return ""
+    if is_reference(value) and leaf.secret:
+        return str(value.get_secret_value())
+    return "********" if leaf.secret else str(value)
+
+
+def value_of(settings: Settings, leaf: Leaf) -> Any:
     value: Any = settings
     for part in leaf.parts:
         value = value[part] if isinstance(value, Mapping) else getattr(value, part)
-    if value is None:
-        return ""
-    return "********" if leaf.secret else str(value)
+    return value

@@ -9,6 +9,7 @@ from typing import NamedTuple, Self
 from pydantic import SecretStr, field_validator, model_validator
 
 from tracelake.settings.base import Group, setting
+from tracelake.settings.references import is_reference
 
 _ADDRESS = re.compile(r"(?:(?P<name>[A-Za-z0-9][\w.-]*)=)?(?P<url>https?://[^/\s]+\S*)")
 _HEADER = re.compile(r"(?:(?P<name>[A-Za-z0-9][\w.-]*)=)?(?P<header>[A-Za-z0-9-]+): *(?P<value>[\x21-\x7e ]+)")
@@ -57,6 +58,8 @@ class RpcPoolSettings(Group):
     @field_validator("endpoints")
     @classmethod
     def _are_addresses(cls, given: SecretStr | None) -> SecretStr | None:
+        if is_reference(given):
+            return given
         words = given.get_secret_value().split() if given else []
         if given is not None and not words:
             raise ValueError("there is no address in it: name one, or leave the setting out")
@@ -68,6 +71,8 @@ class RpcPoolSettings(Group):
     @model_validator(mode="after")
     def _headers_have_a_node(self) -> Self:
         """A provider must not get another's key: among several nodes a header names its own."""
+        if is_reference(self.endpoints) or is_reference(self.headers):
+            return self
         names = [name for name, _, _ in self.addresses()]
         for place, entry in enumerate(self._header_entries(), 1):
             found = _HEADER.fullmatch(entry)

@@ -205,6 +205,13 @@ WITH units AS (
         WITH ORDINALITY AS u (kind, partition_key, start, stop, cursor_value, commit_number, event_id, created_at, n)
 ), job AS MATERIALIZED (
     SELECT * FROM job_reads r WHERE r.job_id = $1 AND r.dataset_uuid = $2 AND r.dataset_version = $3
+), active AS MATERIALIZED (
+    -- The same job in the active version, if this one is of a release: both write one generation.
+    SELECT same.id
+      FROM job j
+      JOIN jobs same ON same.lineage_id = j.lineage_id AND same.id <> j.job_id
+      JOIN dag_current_versions c ON c.org_id = same.org_id AND c.dag_version_id = same.dag_version_id
+      JOIN job_reads r ON r.job_id = same.id AND r.dataset_uuid = $2 AND r.dataset_version = $3 AND r.takes_history
 ), unprocessed AS MATERIALIZED (
     SELECT u.*, j.makes_whole, j.makes_whole OR s.splits OR u.kind <> 'partition' AS is_own_update,
            CASE WHEN u.start IS NOT NULL THEN int8range(u.start, u.stop) END AS block_range,
@@ -239,6 +246,9 @@ WITH units AS (
      WHERE CASE WHEN t.id IS NULL THEN u.is_own_update OR NOT is_part_of_update($2, $3, u.commit_number)
                 ELSE (u.makes_whole AND (t.status = 'Completed' OR t.superseded_by IS NOT NULL))
                   OR ($13::boolean AND (t.status = 'Canceled' OR (t.status = 'Failed' AND t.next_retry_at IS NULL))) END
+       -- What the active version has done or will do is left to it; what failed there for good is not.
+       AND NOT EXISTS (SELECT FROM active a LEFT JOIN tasks d ON d.job_id = a.id AND d.dedupe_key = u.work
+                        WHERE (d.status = 'Canceled' OR (d.status = 'Failed' AND d.next_retry_at IS NULL)) IS NOT TRUE)
      ORDER BY u.n
      LIMIT $12
 ), created AS (

@@ -40,9 +40,10 @@ def restore(folder: Folder, home: Home = None, replace: Replace = False, json: J
     What happened after the backup is lost: workers, tokens and leases of that time are refused.
     """
     from tracelake.lite.backup.restore import restore_backup
+    from tracelake.wiring import with_secrets
 
     os.umask(0o077)  # only the owner can read the home
-    settings = settings_of(home)
+    settings = with_secrets(settings_of(home), "state", "data", "queue", "objects")
     with printing.waiting("restoring", quiet=json) as show:
         done = restore_backup(folder.absolute(), settings, replace=replace, note=show)
     if json:

@@ -98,8 +98,9 @@ def _size(number: int) -> str:
 
 def _dsns(home: Home) -> dict[Database, str]:
     from tracelake.errors import SettingsError
+    from tracelake.wiring import with_secrets
 
-    settings = settings_of(home)
+    settings = with_secrets(settings_of(home), "state", "data", "queue")
     dsns: dict[Database, SecretStr | None] = {
         "state": settings.state.dsn,
         "data": settings.data.dsn,

@@ -68,8 +68,9 @@ async def _on_queue(settings: Settings, work: Callable[[Queue], Awaitable[T]]) -
 
 def _with_queue(home: Path | None) -> Settings:
     from tracelake.errors import SettingsError
+    from tracelake.wiring import with_secrets
 
-    settings = settings_of(home)
+    settings = with_secrets(settings_of(home), "queue")
     if not settings.queue.is_set:
         raise SettingsError(
             "the settings name no queue",

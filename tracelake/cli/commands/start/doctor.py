@@ -11,9 +11,10 @@ from tracelake.cli.options import Home, Json, settings_of
 
 
 def doctor(home: Home = None, json: Json = False) -> None:
-    """Check Python, Java, disk, ports, sandbox and the queues of SQS, with a fix for each problem; then exit code 1."""
+    """Check Python, Java, disk, ports, sandbox, queues and secrets on AWS, with a fix for each problem; exit code 1."""
     from tracelake.lite.doctor import examine
     from tracelake.lite.doctor_queue import examine_queue
+    from tracelake.lite.doctor_secrets import examine_secrets
     from tracelake.lite.home import Home as HomeFolder
     from tracelake.lite.home import holder
     from tracelake.lite.network_ports import wanted_ports
@@ -21,7 +22,8 @@ def doctor(home: Home = None, json: Json = False) -> None:
     settings = settings_of(home)
     held = holder(HomeFolder(settings.home)) is not None
     ports = wanted_ports(settings.up.port_base, store=settings.objects.backend == "seaweedfs")
-    findings = [*examine(settings.home, [] if held else ports, os.environ), *examine_queue(settings)]
+    on_aws = [*examine_queue(settings), *examine_secrets(settings)]
+    findings = [*examine(settings.home, [] if held else ports, os.environ), *on_aws]
     if json:
         printing.as_json([asdict(finding) for finding in findings])
     else:
