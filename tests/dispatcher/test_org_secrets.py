@@ -33,11 +33,11 @@ async def test_a_job_gets_the_value_of_its_own_organisation_and_the_stored_bytes
         "UPDATE jobs SET secrets = '{API_KEY,other}', operator = 'python' WHERE id = $1", chain.jobs["first"]
     )
     rival = await an_org(own.pool, "rival")
-    mine = await own.pool.fetchrow("SELECT u.id, u.org_id FROM users u WHERE org_id <> $1", rival.id)
+    (mine,) = await own.pool.fetch("SELECT u.id, u.org_id FROM users u WHERE org_id <> $1", rival.id)
     admin = msgspec.structs.replace(rival.as_user, id=mine["id"], org_id=mine["org_id"])
-    await set_secret(own.pool, own.seal, admin, "job", "api_key", VALUE)
-    await set_secret(own.pool, own.seal, rival.as_user, "job", "api_key", "that of the rival")
-    await set_secret(own.pool, own.seal, rival.as_user, "job", "other", "another of the rival")
+    await set_secret(own.pool, own.seal, admin, "job", "api_key", value=VALUE)
+    await set_secret(own.pool, own.seal, rival.as_user, "job", "api_key", value="that of the rival")
+    await set_secret(own.pool, own.seal, rival.as_user, "job", "other", value="another of the rival")
     answer, _ = await claimed(own, await a_task(own, chain))
     assert answer.secret_values == {"api_key": VALUE}
     assert VALUE not in repr(answer)

@@ -8,10 +8,12 @@ from pydantic import AfterValidator, SecretStr
 
 from tracelake.domain.seal import read_keys
 from tracelake.settings.base import Group, setting
+from tracelake.settings.references import is_reference
 
 
 def _readable(given: SecretStr) -> SecretStr:
-    read_keys(given.get_secret_value())
+    if not is_reference(given):
+        read_keys(given.get_secret_value())
     return given
 
 

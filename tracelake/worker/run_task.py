@@ -23,6 +23,7 @@ from tracelake.errors import (
     DatabaseUnavailable,
     DiskFull,
     InvalidRequest,
+    SecretsUnavailable,
     SnapshotTooOld,
     TraceError,
     Unavailable,
@@ -32,9 +33,8 @@ from tracelake.operators.api.context import Resources, Secrets, TaskApi, TaskCon
 from tracelake.operators.api.outcome import AfterCommit, Outcome
 from tracelake.operators.registry import IN_PROCESS, WORKER_OPERATORS
 from tracelake.ports import ObjectStore
-from tracelake.runtime import redact
 from tracelake.runtime.disk import NO_SPACE
-from tracelake.runtime.redact import Redact
+from tracelake.runtime.redact import Redact, redacting
 from tracelake.settings.job_secrets import variable_of
 from tracelake.spark.session import is_lost
 from tracelake.spark.tags import interrupt, tagged
@@ -101,19 +101,11 @@ class Runner:
         }
         call_counter.begin(tag_of(claimed))
         try:
-            finished = self._hiding(claimed)._run(claimed, api, fence)
+            with redacting(_brought(claimed)):
+                finished = self._run(claimed, api, fence)
         finally:
             requests = call_counter.end(tag_of(claimed))
         return replace(finished, request=msgspec.structs.replace(finished.request, requests=requests))
-
-    def _hiding(self, claimed: Claimed) -> Runner:
-        """This runner, which also redacts the secrets that came with the claim."""
-        values = [value for value in (claimed.secret_values or {}).values() if value]
-        if not values:
-            return self
-        redact.remember(values)
-        own = redact.redact_values(values)
-        return replace(self, hide=lambda text: self.hide(own(text)))
 
     def _run(self, claimed: Claimed, api: TaskApi, fence: dict[str, Any]) -> Finished:
         try:
@@ -196,30 +188,41 @@ class Runner:
 def secrets_of_job(
     names: Sequence[str], known: Mapping[str, SecretStr], stored: Mapping[str, str | None] | None = None
 ) -> Secrets:
-    """The secrets that a job names, and no others, by name in small letters: those that its organisation has stored,
-    then those of the settings (`known`).
+    """The secrets that a job names, and no others: those that its organisation has stored, then those of the settings.
+
+    Both are by name in small letters. Of `stored`, None: no key of the Dispatcher decrypts it.
     """
-    own = stored or {}
-    _refuse_unreadable([name for name in names if own.get(name.lower(), "") is None])
-    known = {**known, **{name: SecretStr(value) for name, value in own.items() if value is not None}}
-    if missing := [name for name in names if name.lower() not in known]:
+    values = {name: value.get_secret_value() for name, value in known.items()} | dict(stored or {})
+    _refuse_missing([name for name in names if name.lower() not in values])
+    found = {name: values[name.lower()] for name in names}
+    _refuse_unreadable([name for name, value in found.items() if value is None])
+    return Secrets({name: value for name, value in found.items() if value is not None})
+
+
+def _refuse_missing(names: Sequence[str]) -> None:
+    if names:
         raise WorkFailed(
-            f"this worker has no secret {', '.join(missing)}",
+            f"this worker has no secret {', '.join(names)}",
             where="/secrets",
-            hint=f"`trace secret set NAME` sets it for the organisation; or set {', '.join(map(variable_of, missing))} in the environment of `trace up`, or of the worker if it"
-            " is started by itself; start it again, then retry the task",
+            hint=f"set {', '.join(map(variable_of, names))} in the environment of `trace up`, or of the worker if it is"
+            " started by itself, and start it again; or an admin sets it for the organisation with `trace secret set"
+            f" {names[0].lower()}`; then retry the task",
         )
-    return Secrets({name: known[name.lower()].get_secret_value() for name in names})
 
 
 def _refuse_unreadable(names: Sequence[str]) -> None:
     if names:
-        raise WorkFailed(
-            f"the secret {', '.join(names)} is stored, and the Dispatcher does not have the key that encrypted it",
-            where="/secrets",
-            hint="give the Dispatcher the key (`dispatcher.secret_keys`), or set the secret again with `trace secret set`;"
-            " then retry the task",
+        raise SecretsUnavailable(
+            f"the Dispatcher does not have the key that encrypted the secret {', '.join(names)}",
+            where="dispatcher.secret_keys",
+            hint="add the key to `dispatcher.secret_keys`, or to keys/secrets.key of the home, and start the Dispatcher"
+            f" again; if the key is lost, an admin sets the secret again with `trace secret set {names[0].lower()}`",
         )
+
+
+def _brought(claimed: Claimed) -> Sequence[str]:
+    """The values of secrets that came with the claim."""
+    return [value for value in (claimed.secret_values or {}).values() if value]
 
 
 def tag_of(claimed: Claimed) -> str:

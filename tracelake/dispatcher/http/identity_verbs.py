@@ -66,7 +66,7 @@ IDENTITY_VERBS: Mapping[str, Verb] = {
         asked.pool, asked.after.service_tokens, UUID(asked.path["service_token"])
     ),
     "list_secrets": lambda asked: list_secrets(asked.pool, asked.control.seal, asked.org),
-    "set_secret": lambda asked: set_secret(asked.pool, *_secret(asked), asked.body.value),
+    "set_secret": lambda asked: set_secret(asked.pool, *_secret(asked), value=asked.body.value),
     "remove_secret": lambda asked: remove_secret(asked.pool, *_secret(asked), force=asked.query.force),
     "list_orgs": lambda asked: list_orgs(asked.pool),
     "show_org": lambda asked: show_org(asked.pool, asked.path["org"]),

@@ -20,7 +20,9 @@ async def list_secrets(database: Queryable, seal: Seal, org: UUID) -> SecretList
     return SecretList(secrets=await _rows(database, seal, org))
 
 
-async def set_secret(pool: asyncpg.Pool, seal: Seal, admin: User, kind: SecretKind, name: str, value: str) -> SecretSet:
+async def set_secret(
+    pool: asyncpg.Pool, seal: Seal, admin: User, kind: SecretKind, name: str, *, value: str
+) -> SecretSet:
     _check(kind, value)
     if not seal.keys:
         hint = "set TRACE_DISPATCHER__SECRET_KEYS in the environment of the Dispatcher"
@@ -61,7 +63,7 @@ def _in_use(secret: SecretRow) -> Conflict:
     return Conflict(
         f"the secret {secret.name} is used by {users}",
         where="secret in the path",
-        hint="with `force` it is removed; their next tasks or calls have only the setting of that name, if there is one",
+        hint="with `force` it is removed; their next tasks or calls use the setting of that name, if there is one",
     )
 
 

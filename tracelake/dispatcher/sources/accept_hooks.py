@@ -147,10 +147,10 @@ class Hooks:
         """Those of the organisation; if it has stored none of this name, those of the settings."""
         name = source.secret.lower()
         own = (org, name) in stored
-        secrets = split_secrets(stored[org, name] or "") if own else self.secrets.get(name)
-        if not secrets:
-            variable = hook_variable(source.secret)
-            log.warning("a webhook source has no secret", org=call.org, dag=call.dag, job=call.job, set=variable)
+        secrets = split_secrets(stored[org, name] or "") if own else self.secrets.get(name, ())
+        if reason := readiness({name: secrets} if own or secrets else {}, {"secret": source.secret}):
+            named = {"org": call.org, "dag": call.dag, "job": call.job}
+            log.warning("a webhook source has no secret", **named, because=reason)
             raise _later(RETRY_SECONDS)
         return secrets
 
@@ -184,9 +184,17 @@ class Hooks:
 
 
 def readiness(secrets: Mapping[str, Sequence[str]], source: Mapping[str, Any]) -> str | None:
-    """Why a webhook source cannot accept anything; None: it can."""
+    """Why a webhook source cannot accept anything; None: it can.
+
+    `secrets`: by name in lower case; an empty one is stored, and no key of the Dispatcher decrypts it.
+    """
     name = str(source.get("secret", ""))
-    return None if secrets.get(name.lower()) else f"secret {name} is not set: `trace secret set {name} --kind webhook`"
+    command = f"`trace secret set {name.lower()} --kind webhook`"
+    if secrets.get(name.lower()):
+        return None
+    if name.lower() in secrets:
+        return f"the Dispatcher does not have the key that encrypted the secret {name}: add it, or {command}"
+    return f"secret {name} is not set: {command}, or {hook_variable(name)} of the Dispatcher"
 
 
 def live_secrets(given: Mapping[str, Any]) -> Mapping[str, Sequence[str]]:
