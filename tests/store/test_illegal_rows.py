@@ -475,7 +475,7 @@ CASES = [
         (
             "an org has a secret of a kind and name once",
             "pkey",
-            {"name": "api_key"},
+            {"kind": "job"},
             {"kind": "webhook"},
             a("org_secrets"),
         ),
