@@ -17,12 +17,12 @@ from typer.testing import CliRunner
 
 from tracelake.cli.app import app
 from tracelake.domain.dag.read_source import SECRET
-from tracelake.errors import SettingsError, WorkFailed
+from tracelake.errors import SecretsUnavailable, SettingsError, WorkFailed
 from tracelake.lite.network_ports import Ports
 from tracelake.lite.plan import children
 from tracelake.lite.provision import Dsns
 from tracelake.runtime.process import PROCESSES
-from tracelake.runtime.redact import redactor
+from tracelake.runtime.redact import RECENT, redacting, redactor
 from tracelake.runtime.tls import TlsFiles
 from tracelake.settings import leaves_of, load_settings, settings_from_document, shown, to_document
 from tracelake.settings.job_secrets import variable_of
@@ -147,3 +147,27 @@ def test_only_the_worker_gets_them(tmp_path: Path) -> None:
     )
     documents = {child.name: child.launch().stdin or b"" for child in made}
     assert [name for name, document in documents.items() if VALUE.encode() in document] == ["worker"]
+
+
+def test_secrets_of_claims_are_redacted_and_a_long_running_worker_keeps_only_the_last_of_them(tmp_path: Path) -> None:
+    hide = redactor(load_settings({}, home=tmp_path))
+    with redacting(["of-a-task-that-runs"]):
+        for number in range(RECENT + 10):
+            with redacting([f"brought-{number:05}"]):
+                assert hide(f"brought-{number:05} of-a-task-that-runs") == "*** ***"
+        assert hide("of-a-task-that-runs") == "***", "however many others have come and gone"
+        assert hide(f"brought-{RECENT + 9:05} and brought-00000") == "*** and brought-00000"
+    assert hide("of-a-task-that-runs") == "***", "its last lines may come late"
+    with redacting(["twice-at-a-time"]), redacting(["twice-at-a-time"]):
+        pass
+    assert hide("twice-at-a-time") == "***"
+
+
+def test_a_secret_that_the_organisation_has_stored_is_used_before_that_of_the_settings(tmp_path: Path) -> None:
+    known = load_settings({"TRACE_SECRETS__ONE": "hush-one", "TRACE_SECRETS__TWO": "hush-two"}, home=tmp_path).secrets
+    assert dict(secrets_of_job(["ONE", "two"], known, {"one": "stored-one"})) == {
+        "ONE": "stored-one",
+        "two": "hush-two",
+    }
+    with pytest.raises(SecretsUnavailable, match="the key that encrypted the secret ONE"):
+        secrets_of_job(["ONE"], known, {"one": None})

@@ -31,7 +31,7 @@
     |   +-- ObjectsUnavailable  the object store does not answer
     |   +-- QueueUnavailable    SQS does not answer, refuses us, or has no such queue
     |   +-- SigningUnavailable  no key signs here, or KMS does not answer or refuses us
-    |   +-- SecretsUnavailable  Secrets Manager does not answer, or refuses us
+    |   +-- SecretsUnavailable  Secrets Manager does not answer or refuses us, or a secret's key is missing
     |   +-- CredentialsUnavailable  the store's STS does not answer, or refuses us
     |   +-- SnapshotMoved       rows changed under a read that could not hold them still
     |   +-- DiskFull            a disk has no room: nothing was stored, and the call may be repeated

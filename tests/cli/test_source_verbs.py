@@ -54,7 +54,9 @@ def test_a_deploy_says_where_the_secret_of_a_webhook_is_missing(running: Running
     output = trace("dag", "deploy", str(file), "--activate")
     assert output.code == 0, "it may be set later"
     assert f"{file}:6:" in output.err
-    assert "secret SHOP is not set: TRACE_HOOK_SECRETS__SHOP of the Dispatcher" in output.err
+    assert (
+        "secret SHOP is not set: `trace secret set shop --kind webhook`, or TRACE_HOOK_SECRETS__SHOP of" in output.err
+    )
 
 
 def test_sources_are_listed_with_what_they_wait_for(deployed: Running, trace: Trace) -> None:

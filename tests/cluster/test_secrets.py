@@ -15,16 +15,21 @@ from urllib.parse import quote
 
 import asyncpg
 import psycopg
+import pyarrow.parquet as pq
 import pytest
 from aiohttp import web
 from psycopg.conninfo import conninfo_to_dict
 
 from tests.support.chain.devchain import Devchain, running
+from tests.support.dispatcher.control import an_org
 from tests.support.postgres import RunningServer
 from tests.support.spark.cluster import trace_worker
+from tests.support.spark.functions import proof
 from tests.support.systems.chain import ChainSystem
 from tests.support.systems.operators import OperatorSystem
 from tests.support.systems.walk import walking
+from tracelake.dispatcher.identity.secrets import set_secret
+from tracelake.domain.seal import Seal, new_key, read_keys
 from tracelake.operators.api.context import Resources
 from tracelake.store.migrate import Database
 
@@ -156,6 +161,53 @@ async def test_no_password_and_no_key_is_in_a_log_a_database_or_a_file_of_spark(
     assert "cannot log in with {'JOB_KEY': " in next(error for job, _, error in said if job == "leaks")
     assert any(str(tmp_path / "worker" / "work" / "spark") in name for name in texts)
     found = {(name, secret) for name, text in texts.items() for secret in SECRETS if secret.encode() in text}
+    assert found == set()
+
+
+STORED = """
+name: d
+defaults: {runtime: ecs_platform, max_attempts: 1}
+jobs:
+  - {name: go, operator: noop, runtime: dispatcher, source: {kind: manual}}
+  - name: leaks
+    operator: python
+    config: {function: "tests.support.spark.functions:leaks_secrets"}
+    inputs: [{from: {job: go}}]
+    secrets: [API_KEY]
+  - name: proves
+    operator: python
+    config: {function: "tests.support.spark.functions:proves_secrets"}
+    inputs: [{from: {job: go}}]
+    secrets: [API_KEY]
+"""
+
+
+async def test_a_worker_gets_the_secret_that_the_organisation_of_its_job_has_stored_and_shows_it_nowhere(
+    clone: Callable[[Database], str], tmp_path: Path
+) -> None:
+    state_db, queue_db, data_db = clone("state"), clone("queue"), clone("data")
+    log, seal = tmp_path / "worker.log", Seal(read_keys(new_key()))
+    settings = {"TRACE_SPARK__MASTER": "local[2]", "TRACE_SPARK__DRIVER_MEMORY": "512m"}
+    async with walking(state_db, queue_db, tmp_path, seal=seal) as walk:
+        system = OperatorSystem(walk, cast("SparkSession", None), Resources(), tmp_path)
+        values = {walk.org: "stored-by-acme-5f3a9c", await an_org(walk.control.pool, "rival"): "stored-by-rival-77be01"}
+        for org, value in values.items():
+            await system.deploy(STORED, org)
+            await set_secret(walk.control.pool, seal, org.as_user, "job", "api_key", value=value)
+        async with trace_worker(walk, tmp_path, (queue_db, data_db), settings, log=log):
+            for org in values:
+                await system.trigger("d", "go", org=org, start=0, end=4)
+            await system.until("SELECT count(*) = 4 FROM tasks WHERE status IN ('Completed', 'Failed') AND attempt > 0")
+        said = await ended(system)
+    assert sorted((job, status) for job, status, _ in said) == [("leaks", "Failed")] * 2 + [("proves", "Completed")] * 2
+    assert all("cannot log in with {'API_KEY': '***'}" in error for job, _, error in said if job == "leaks"), said
+    made = [pq.read_table(path).to_pylist() for path in (tmp_path / "objects").rglob("*.parquet")]
+    assert sorted(row["proofs"] for rows in made for row in rows) == sorted(
+        f"API_KEY:{proof(value)}" for value in values.values()
+    )
+    files = [path for path in (tmp_path / "worker").rglob("*") if path.is_file()]
+    texts = {str(path): path.read_bytes() for path in [log, *files]} | await tables(state_db) | await tables(queue_db)
+    found = {name for name, text in texts.items() for value in values.values() if value.encode() in text}
     assert found == set()
 
 

@@ -52,6 +52,7 @@ STATIC = {
             "org_roles",
             "org_role_memberships",
             "service_tokens",
+            "org_secrets",
             "service_token_hashes",
             "audit_chains",
             "user_tokens",

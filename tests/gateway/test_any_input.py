@@ -34,6 +34,8 @@ KNOWN = {
     "channel": "ops",
     "role": "finance",
     "token": "robot",
+    "kind": "job",
+    "secret": "api_key",
 } | {
     name: str(uuid4())
     for name in ("task", "publish", "bundle", "delivery", "backfill", "request", "release", "user", "service_token")

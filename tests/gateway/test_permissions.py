@@ -36,10 +36,12 @@ PATH = {
     "org": "acme",
     "token": "robot",
     "service_token": MISSING,
+    "kind": "job",
+    "secret": "api_key",
 }
 HERE = [call for call in CALLS.values() if call.service == "dispatcher"]
 """Those of the delivery process and of the Query service are tested in their folders."""
-OWN = {"deploy", "revoke_token", "show_org", "revoke_service_token"}
+OWN = {"deploy", "revoke_token", "show_org", "revoke_service_token", "set_secret"}
 """Their names are the caller's own; organisations and services are for platform admins, who see all of them."""
 REAL = {"dag", "task", "dataset", "user", "role", "alert", "channel"}
 """Parts of paths of which `filled` makes an object."""
@@ -53,6 +55,7 @@ BODIES: dict[str, Any] = {
     "update_alert": {"enabled": False},
     "update_channel": {"url": "https://example.org/"},
     "set_user_role": {"role": "admin"},
+    "set_secret": {"value": "hunter22"},
     "set_access": {"everyone": True},
 }
 

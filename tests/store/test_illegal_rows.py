@@ -47,6 +47,14 @@ LEGAL: dict[str, Row] = {
     "org_roles": {"org_id": uid("org a"), "slug": "new", "name": "New"},
     "org_role_memberships": {"org_id": uid("org a"), "role_id": uid("role a"), "user_id": uid("user a")},
     "restores": {"epoch": 1, "backup_id": uid("backup"), "backed_up_at": T0},
+    "org_secrets": {
+        "org_id": uid("org a"),
+        "kind": "job",
+        "name": "api_key",
+        "key_id": "a",
+        "sealed": HASH,
+        "set_by": "ada",
+    },
     "service_tokens": {"service": "sink", "name": "new"},
     "audit_entries": {
         "org_id": uid("org a"),
@@ -460,6 +468,20 @@ CASES = [
         "audit_chains",
         ("a chain belongs to an org that exists", "org_id_fkey", {"org_id": uid("missing")}),
         ("no chain is cut behind its end", "pruned_is_past", {"pruned_seq": 6}),
+    ),
+    *of(
+        "org_secrets",
+        ("a secret belongs to an org that exists", "org_id_fkey", {"org_id": uid("missing")}),
+        (
+            "an org has a secret of a kind and name once",
+            "pkey",
+            {"kind": "job"},
+            {"kind": "webhook"},
+            a("org_secrets"),
+        ),
+        ("a secret is of a known kind", "known_kind", {"kind": "user"}),
+        ("a secret has a plain name", "name_is_snake", {"name": "My Key"}),
+        ("a secret is stored whole", "sealed_is_whole", {"sealed": b"short"}),
     ),
     *of(
         "service_tokens",

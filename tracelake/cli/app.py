@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from tracelake.cli import printing
-from tracelake.cli.commands.admin import audit, org, role, service_token, user
+from tracelake.cli.commands.admin import audit, org, role, secret, service_token, user
 from tracelake.cli.commands.data import alert, dag, dataset, deploy, diff, plan, query, release, udf, verify
 from tracelake.cli.commands.operate import backup, config, db, outbox, processes, queue, sink, token
 from tracelake.cli.commands.start import demo, devchain, doctor, down, status, up
@@ -73,6 +73,7 @@ app.add_typer(backfill.app, name="backfill", short_help="Process a range of the 
 app.add_typer(user.app, name="user", short_help="Users: list, show, add, set-role, remove.")
 app.add_typer(role.app, name="role")
 app.add_typer(org.app, name="org")
+app.add_typer(secret.app, name="secret", short_help="Secrets of jobs and webhooks: set, list, remove.")
 app.add_typer(service_token.app, name="service-token", short_help="Tokens of services: list, create, revoke.")
 app.add_typer(audit.app, name="audit", short_help="Who did what: list, export, verify.")
 app.add_typer(config.app, name="config")

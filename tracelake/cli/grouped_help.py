@@ -13,7 +13,7 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
     "Start here": ("up", "down", "demo", "devchain", "status", "doctor"),
     "Work with your data": ("dag", "plan", "deploy", "release", "datasets", "query", "diff", "verify", "udf", "alert"),
     "See and steer what runs": ("task", "why", "job", "source", "trigger", "invalidate", "gaps", "backfill"),
-    "Say who may do what": ("user", "role", "org", "service-token", "audit"),
+    "Say who may do what": ("user", "role", "org", "secret", "service-token", "audit"),
     "Operate a system": ("config", "db", "backup", "restore", "outbox", "queue", "token"),
     "The processes, one by one (`trace up` starts them all)": (
         "dispatcher",

@@ -32,6 +32,7 @@ from tracelake.dispatcher.tasks.renew_lease import Renewer
 from tracelake.dispatcher.versions.reuse_outputs import ReuseOutputs
 from tracelake.domain.bundle.rules import BundleLimits
 from tracelake.domain.dag.catalog import RuntimeSpec
+from tracelake.domain.seal import Seal
 from tracelake.domain.tiers import TierShares
 from tracelake.ports import CredentialMinter, Invoker, ObjectStore, Queue, Signer
 from tracelake.runtime.metrics import Metrics
@@ -92,6 +93,8 @@ class Control:
     """Those that sign calls to webhook sources, by name in lower case."""
     login_rules: Mapping[str, LoginRule] = field(default_factory=dict)
     """Who becomes a user at the first login, by name."""
+    seal: Seal = field(default_factory=Seal)
+    """Encrypts and decrypts the secrets of organisations."""
     epoch: int = 0
     """How often the state database was restored from a backup; in every token."""
     home: Path | None = None
@@ -126,7 +129,7 @@ class Control:
 
     def claimer(self) -> Claimer:
         made = self.payloads(), self.token_mint()
-        return Claimer(self.pool, self.hot, self.jobs, *made, self.after_commit, self.names)
+        return Claimer(self.pool, self.hot, self.jobs, *made, self.after_commit, self.names, self.seal)
 
     def renewer(self) -> Renewer:
         return Renewer(self.hot, self.token_mint())
@@ -151,7 +154,7 @@ class Control:
         return Drain(dispatcher, self.router(), self.wake_ups)
 
     def hooks(self) -> Hooks:
-        return Hooks(self.hot, self.after_commit, self.hook_secrets, self.clock)
+        return Hooks(self.hot, self.after_commit, self.hook_secrets, self.clock, self.seal)
 
     def fire_source(self) -> FireSource:
         return FireSource(self.pool, self.after_commit, self.hooks())

@@ -44,6 +44,7 @@ from tracelake.dispatcher.sources.keep_running import KeepSourcesRunning
 from tracelake.dispatcher.sources.stop_all import release_sources
 from tracelake.dispatcher.versions.catch_up import CatchUp
 from tracelake.dispatcher.versions.run_backfills import RunBackfills
+from tracelake.domain.seal import Seal, read_keys
 from tracelake.ports import CredentialMinter, Invoker, ObjectStore, Queue, Signer
 from tracelake.runtime.listeners import Listener, open_listeners
 from tracelake.runtime.process import Process
@@ -103,6 +104,7 @@ async def main(
             task_url=settings.endpoints.dispatcher_task or "",
             hook_secrets=live_secrets(settings.hook_secrets),
             login_rules=settings.login_rules,
+            seal=_seal(settings),
             epoch=await current_epoch(pool),
             home=settings.home,
         )
@@ -113,6 +115,11 @@ async def main(
         async with dispatching(control, verifier, settings, invoker):
             process.ready("state schema checked; both listeners open")
             await process.stop.wait()
+
+
+def _seal(settings: Settings) -> Seal:
+    keys = settings.dispatcher.secret_keys
+    return Seal(read_keys(keys.get_secret_value()) if keys else {})
 
 
 @asynccontextmanager

@@ -16,6 +16,7 @@ from typing import Any, Final
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
+from tracelake.domain.seal import new_key
 from tracelake.domain.service_tokens import new_service_token
 from tracelake.errors import HomeInUse, SetupError
 from tracelake.runtime.disk import NO_SPACE
@@ -199,6 +200,14 @@ def _service_token(home: Home, service: str) -> str:
     except FileNotFoundError:
         token = ""
     return token or replace_service_token(home, service)
+
+
+def ensure_secret_key(home: Home) -> str:
+    """The keys that encrypt the secrets of organisations; one is made at the first start."""
+    path = home.keys / "secrets.key"
+    if not path.exists():
+        write_private(path, new_key() + "\n")
+    return path.read_text().strip()
 
 
 def ensure_issuer_key(home: Home) -> ec.EllipticCurvePrivateKey:

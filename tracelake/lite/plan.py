@@ -22,6 +22,7 @@ from tracelake.settings import (
     ClientSettings,
     CredentialSettings,
     DataSettings,
+    DispatcherSettings,
     EndpointSettings,
     MetricsSettings,
     QueueSettings,
@@ -87,7 +88,9 @@ def children(
             update={"rpc_pools": settings.rpc_pools, "secrets": settings.secrets}
         )
     if "dispatcher" in known:
-        known["dispatcher"] = known["dispatcher"].model_copy(update={"hook_secrets": settings.hook_secrets})
+        known["dispatcher"] = known["dispatcher"].model_copy(
+            update={"hook_secrets": settings.hook_secrets, "dispatcher": _dispatcher(settings, ports)}
+        )
     for name in known.keys() & {"dispatcher", "gateway"}:
         known[name] = known[name].model_copy(update={"login_rules": settings.login_rules})
     return [_child(name, child_settings, ports) for name, child_settings in known.items()]
@@ -118,9 +121,7 @@ def _common(settings: Settings, ports: Ports, tls: TlsFiles) -> Settings:
             "hook_secrets": {},
             "login_rules": {},
             "tls": TlsSettings(ca=tls.ca, cert=tls.cert, key=tls.key),
-            "dispatcher": settings.dispatcher.model_copy(
-                update={"task_port": ports.dispatcher_task, "internal_port": ports.dispatcher_internal}
-            ),
+            "dispatcher": _dispatcher(settings, ports).model_copy(update={"secret_keys": None}),
             "query": settings.query.model_copy(
                 update={"task_port": ports.query_task, "internal_port": ports.query_internal}
             ),
@@ -136,6 +137,13 @@ def _common(settings: Settings, ports: Ports, tls: TlsFiles) -> Settings:
             "udf": settings.udf.model_copy(update={"port": ports.runner, "invoke_url": None, "invoke_token": None}),
             "identity": settings.identity.model_copy(update={"service_token": None, "service_token_file": None}),
         }
+    )
+
+
+def _dispatcher(settings: Settings, ports: Ports) -> DispatcherSettings:
+    """With the keys of stored secrets, which only the Dispatcher gets."""
+    return settings.dispatcher.model_copy(
+        update={"task_port": ports.dispatcher_task, "internal_port": ports.dispatcher_internal}
     )
 
 

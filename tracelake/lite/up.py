@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import msgspec
+from pydantic import SecretStr
 
 from tracelake.domain.workers import WorkerLoad
 from tracelake.errors import Refused, SettingsError, SetupError, Unavailable
@@ -30,6 +31,7 @@ from tracelake.lite.child import Child, ChildStatus
 from tracelake.lite.home import (
     Home,
     ensure_issuer_key,
+    ensure_secret_key,
     ensure_service_tokens,
     held,
     public_pem,
@@ -163,7 +165,7 @@ class _Up:
         names = [name for name in PROCESSES if name not in self._request.without]
         made = children(
             names,
-            settings,
+            _with_secret_key(settings, home),
             ports=ports,
             tls=tls,
             dsns=dsns_of(external, clusters.get("state"), clusters.get("data"), passwords),
@@ -345,6 +347,14 @@ async def _both(task: asyncio.Task[None], other: asyncio.Task[None]) -> None:
         task.cancel()
         other.cancel()
         await asyncio.gather(task, other, return_exceptions=True)
+
+
+def _with_secret_key(settings: Settings, home: Home) -> Settings:
+    """The key of the home, unless one is set."""
+    if settings.dispatcher.secret_keys is not None:
+        return settings
+    update = {"secret_keys": SecretStr(ensure_secret_key(home))}
+    return settings.model_copy(update={"dispatcher": settings.dispatcher.model_copy(update=update)})
 
 
 def _as_caller(settings: Settings, ports: Ports, tls: TlsFiles, token_file: Path) -> Settings:

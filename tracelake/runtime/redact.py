@@ -7,7 +7,10 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, Final
 from urllib.parse import quote, quote_plus, unquote, urlsplit
 
@@ -21,10 +24,66 @@ PASSWORD: Final = re.compile(r"\bpassword\s*=\s*('(?:[^'\\]|\\.)*'|\S+)")
 
 Redact = Callable[[str], str]
 
+RECENT: Final = 64
+"""So many values of tasks that have ended are still redacted: their last lines may come late."""
+
+
+class _Brought:
+    """Secrets that claims brought: those of tasks that run, and the last ones of tasks that have ended."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._running: Counter[str] = Counter()
+        self._recent: dict[str, None] = {}
+        self.redact: Redact = str
+
+    def add(self, values: Sequence[str]) -> None:
+        with self._lock:
+            before = self._all()
+            self._running.update(values)
+            self._renew(before)
+
+    def remove(self, values: Sequence[str]) -> None:
+        with self._lock:
+            before = self._all()
+            self._running -= Counter(values)
+            for value in values:
+                self._recent.pop(value, None)
+                self._recent[value] = None
+            for value in list(self._recent)[:-RECENT]:
+                del self._recent[value]
+            self._renew(before)
+
+    def _all(self) -> frozenset[str]:
+        return frozenset(self._running) | frozenset(self._recent)
+
+    def _renew(self, before: frozenset[str]) -> None:
+        if (now := self._all()) != before:
+            self.redact = redact_values(now)
+
+
+_brought: Final = _Brought()
+"""Of the process, as its log is."""
+
 
 def redactor(settings: BaseModel) -> Redact:
     """Redacts every secret of these settings, every secret part of one, and tokens in a text."""
-    found = {piece for secret in _secrets(settings) for piece in _pieces(secret)}
+    fixed = redact_values(_secrets(settings))
+    return lambda text: fixed(_brought.redact(text))
+
+
+@contextmanager
+def redacting(values: Sequence[str]) -> Iterator[None]:
+    """Every redactor of this process redacts these too: secrets that a claim brought."""
+    _brought.add(values)
+    try:
+        yield
+    finally:
+        _brought.remove(values)
+
+
+def redact_values(values: Iterable[str]) -> Redact:
+    found = {piece for secret in values for piece in _pieces(secret)}
     spelt = {way for piece in found for way in _spellings(piece)}
     wanted = sorted((piece for piece in spelt if len(piece) >= SHORTEST), key=len, reverse=True)
     if not wanted:

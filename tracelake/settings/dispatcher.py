@@ -2,7 +2,22 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
+from pydantic import AfterValidator, SecretStr
+
+from tracelake.domain.seal import read_keys
 from tracelake.settings.base import Group, setting
+from tracelake.settings.references import is_reference
+
+
+def _readable(given: SecretStr) -> SecretStr:
+    if not is_reference(given):
+        read_keys(given.get_secret_value())
+    return given
+
+
+SecretKeys = Annotated[SecretStr, AfterValidator(_readable)]
 
 
 class DispatcherSettings(Group):
@@ -12,6 +27,12 @@ class DispatcherSettings(Group):
     task_port: int = setting(0, "Port of the task API, /v1/task/*; 0 takes a free one.", unit="port", ge=0, le=65535)
     internal_port: int = setting(
         0, "Port of the internal API, /internal/*; 0 takes a free one.", unit="port", ge=0, le=65535
+    )
+    secret_keys: SecretKeys | None = setting(
+        None,
+        "Encrypts the secrets that organisations store: 32 random bytes in base64. Several are separated by blanks: the"
+        " first encrypts, all decrypt. Unset: with `trace up`, keys/secrets.key in the home.",
+        unit="base64",
     )
     beat_seconds: float = setting(
         5.0,

@@ -34,6 +34,7 @@ from tracelake.wire.user.identity import (
     UserRow,
     UsersQuery,
 )
+from tracelake.wire.user.secrets import RemoveSecretQuery, SecretList, SecretRemoved, SecretRequest, SecretSet
 
 AUDIT_SECONDS: Final = 300.0
 """A chain of a million entries is read whole."""
@@ -155,6 +156,25 @@ IDENTITY_CALLS: Final = (
         "Revoke a token of a service, by its id",
         ServiceTokenRevoked,
         platform=True,
+    ),
+    Call("list_secrets", "GET", "/secrets", "admin", "The organisation's secrets, without their values", SecretList),
+    Call(
+        "set_secret",
+        "PUT",
+        "/secrets/{kind}/{secret}",
+        "admin",
+        "Set a secret for jobs or webhook sources; no call shows its value",
+        SecretSet,
+        body=SecretRequest,
+    ),
+    Call(
+        "remove_secret",
+        "DELETE",
+        "/secrets/{kind}/{secret}",
+        "admin",
+        "Remove a secret that no active job names; `force`: any",
+        SecretRemoved,
+        query=RemoveSecretQuery,
     ),
     Call("list_orgs", "GET", "/orgs", "admin", "Every organisation", OrgList, platform=True),
     Call(

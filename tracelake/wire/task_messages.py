@@ -175,6 +175,12 @@ class Claimed(Message, frozen=True, tag_field="status", tag="Claimed"):
     lease_expires_at: datetime
     capability_token: str
     task: TaskPayload
+    secret_values: dict[str, str | None] | msgspec.UnsetType = msgspec.UNSET
+    """Secrets that the organisation has stored, of those that `task.secrets` names, by name in lower case. None: no key
+    of the Dispatcher decrypts it. Unset where there are none."""
+
+    def __repr__(self) -> str:
+        return f"Claimed({self.task!r}, attempt={self.attempt})"
 
 
 class NotClaimed(Message, frozen=True, tag_field="status", tag="NotClaimed"):

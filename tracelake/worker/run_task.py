@@ -23,6 +23,7 @@ from tracelake.errors import (
     DatabaseUnavailable,
     DiskFull,
     InvalidRequest,
+    SecretsUnavailable,
     SnapshotTooOld,
     TraceError,
     Unavailable,
@@ -33,7 +34,7 @@ from tracelake.operators.api.outcome import AfterCommit, Outcome
 from tracelake.operators.registry import IN_PROCESS, WORKER_OPERATORS
 from tracelake.ports import ObjectStore
 from tracelake.runtime.disk import NO_SPACE
-from tracelake.runtime.redact import Redact
+from tracelake.runtime.redact import Redact, redacting
 from tracelake.settings.job_secrets import variable_of
 from tracelake.spark.session import is_lost
 from tracelake.spark.tags import interrupt, tagged
@@ -100,7 +101,8 @@ class Runner:
         }
         call_counter.begin(tag_of(claimed))
         try:
-            finished = self._run(claimed, api, fence)
+            with redacting(_brought(claimed)):
+                finished = self._run(claimed, api, fence)
         finally:
             requests = call_counter.end(tag_of(claimed))
         return replace(finished, request=msgspec.structs.replace(finished.request, requests=requests))
@@ -164,7 +166,7 @@ class Runner:
         org_id = decode(parse_token(claimed.capability_token).payload).org_id
         # A DAG that was deployed before this was refused may name secrets for an operator that takes none.
         named = (task.secrets or ()) if operator.spec.takes_secrets else ()
-        secrets = secrets_of_job(named, self.secrets)
+        secrets = secrets_of_job(named, self.secrets, claimed.secret_values or {})
         resources = self._counted(tag_of(claimed))
         return TaskContext(task, org_id, config, self.spark, self.objects, api, resources, secrets, self.hide)
 
@@ -183,16 +185,44 @@ class Runner:
             yield
 
 
-def secrets_of_job(names: Sequence[str], known: Mapping[str, SecretStr]) -> Secrets:
-    """The secrets that a job names, and no others. `known`: by name in small letters, as in settings."""
-    if missing := [name for name in names if name.lower() not in known]:
+def secrets_of_job(
+    names: Sequence[str], known: Mapping[str, SecretStr], stored: Mapping[str, str | None] | None = None
+) -> Secrets:
+    """The secrets that a job names, and no others: those that its organisation has stored, then those of the settings.
+
+    Both are by name in small letters. Of `stored`, None: no key of the Dispatcher decrypts it.
+    """
+    values = {name: value.get_secret_value() for name, value in known.items()} | dict(stored or {})
+    _refuse_missing([name for name in names if name.lower() not in values])
+    found = {name: values[name.lower()] for name in names}
+    _refuse_unreadable([name for name, value in found.items() if value is None])
+    return Secrets({name: value for name, value in found.items() if value is not None})
+
+
+def _refuse_missing(names: Sequence[str]) -> None:
+    if names:
         raise WorkFailed(
-            f"this worker has no secret {', '.join(missing)}",
+            f"this worker has no secret {', '.join(names)}",
             where="/secrets",
-            hint=f"set {', '.join(map(variable_of, missing))} in the environment of `trace up`, or of the worker if it"
-            " is started by itself; start it again, then retry the task",
+            hint=f"set {', '.join(map(variable_of, names))} in the environment of `trace up`, or of the worker if it is"
+            " started by itself, and start it again; or an admin sets it for the organisation with `trace secret set"
+            f" {names[0].lower()}`; then retry the task",
         )
-    return Secrets({name: known[name.lower()].get_secret_value() for name in names})
+
+
+def _refuse_unreadable(names: Sequence[str]) -> None:
+    if names:
+        raise SecretsUnavailable(
+            f"the Dispatcher does not have the key that encrypted the secret {', '.join(names)}",
+            where="dispatcher.secret_keys",
+            hint="add the key to `dispatcher.secret_keys`, or to keys/secrets.key of the home, and start the Dispatcher"
+            f" again; if the key is lost, an admin sets the secret again with `trace secret set {names[0].lower()}`",
+        )
+
+
+def _brought(claimed: Claimed) -> Sequence[str]:
+    """The values of secrets that came with the claim."""
+    return [value for value in (claimed.secret_values or {}).values() if value]
 
 
 def tag_of(claimed: Claimed) -> str:

@@ -18,6 +18,7 @@ from tracelake.dispatcher.control import Control
 from tracelake.dispatcher.dags.deploy import Deployed
 from tracelake.domain.dag.catalog import Count, OperatorSpec, checked_by, every_input
 from tracelake.domain.dag.model import SourceKind, Storage
+from tracelake.domain.seal import Seal
 from tracelake.settings import QueueSettings, TokenSettings, load_settings
 from tracelake.store.db import open_pool
 from tracelake.store.identity import User
@@ -48,10 +49,12 @@ async def control_for(
     replica: str = "one",
     pool_size: int = 6,
     tokens: TokenSettings | None = None,
+    seal: Seal | None = None,
 ) -> AsyncIterator[Control]:
     """One replica. A second one on the same databases and folder is a second call with another name.
 
     `queue`: the DSN of a database, or the settings of a queue elsewhere. `tokens`: keys that are not in the folder.
+    `seal`: with the keys of stored secrets; without it there are none.
     """
     chosen = QueueSettings(dsn=SecretStr(queue)) if isinstance(queue, str) else queue
     tokens = tokens or TokenSettings(key_folder=folder / "keys")
@@ -64,7 +67,8 @@ async def control_for(
     ):
         await maintain_keys(pool, signer, tokens)
         objects = DiskObjects(folder / "objects")
-        yield Control(pool, opened, signer, tokens, JobCache(pool), objects, replica, steady=hot)
+        jobs = JobCache(pool)
+        yield Control(pool, opened, signer, tokens, jobs, objects, replica, steady=hot, seal=seal or Seal())
 
 
 async def an_org(pool: asyncpg.Pool, slug: str = "acme") -> Org:

@@ -19,6 +19,7 @@ from tests.support.service_tokens import TOKENS
 from tests.support.systems.gateway import people
 from tracelake.dispatcher.control import Control
 from tracelake.dispatcher.http.internal_routes import internal_api
+from tracelake.domain.seal import Seal, new_key, read_keys
 from tracelake.gateway.process import public_api
 from tracelake.lite.certificates import ensure_certificates
 from tracelake.lite.home import Home, ensure_issuer_key, public_pem
@@ -74,7 +75,8 @@ class Running:
         tls = TlsSettings(ca=files.ca, cert=files.cert, key=files.key)
         key = ensure_issuer_key(home)
         identity = IdentitySettings(user_public_key=public_pem(key), service_token=SecretStr(TOKENS["gateway"]))
-        self.control = await enter(control_for(self._state, self._queue, home.root))
+        seal = Seal(read_keys(new_key()))
+        self.control = await enter(control_for(self._state, self._queue, home.root, seal=seal))
         await people(self.control)
         await self.control.pool.execute(
             "UPDATE users SET external_id = $1 WHERE external_id = 'acme|admin'", FIRST_ADMIN

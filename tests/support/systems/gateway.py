@@ -19,6 +19,7 @@ from tests.support.service_tokens import TOKENS, AnyService, store_service_token
 from tracelake.dispatcher.control import Control
 from tracelake.dispatcher.http.internal_routes import internal_api
 from tracelake.domain.dag.catalog import OperatorSpec
+from tracelake.domain.seal import Seal
 from tracelake.gateway.process import public_api
 from tracelake.lite.home import public_pem
 from tracelake.lite.user_token import mint_user_token
@@ -82,19 +83,28 @@ class System:
 
 
 @asynccontextmanager
-async def system(state_dsn: str, queue_dsn: str, folder: Path) -> AsyncIterator[System]:
+async def system(state_dsn: str, queue_dsn: str, folder: Path, seal: Seal | None = None) -> AsyncIterator[System]:
     """Organisations `acme` and `rival`, each with a reader, a writer and an admin: `acme|reader`, ..."""
     key = ec.generate_private_key(ec.SECP256R1())
     identity = IdentitySettings(user_public_key=public_pem(key), service_token=SecretStr(TOKENS["gateway"]))
-    async with control_for(state_dsn, queue_dsn, folder) as control:
+    async with control_for(state_dsn, queue_dsn, folder, seal=seal) as control:
         await people(control)
-        async with (
-            over(internal_api(control), auth=AnyService()) as inside,
-            over(public_api(DispatcherClient(inside), identity)) as gateway,
-            over(internal_api(control)) as internal,
-        ):
-            with workers():
-                yield System(control, key, identity, gateway, internal, inside)
+        async with connected(control, key, identity) as made:
+            yield made
+
+
+@asynccontextmanager
+async def connected(
+    control: Control, key: ec.EllipticCurvePrivateKey, identity: IdentitySettings
+) -> AsyncIterator[System]:
+    """A Gateway and an internal API of this Control."""
+    async with (
+        over(internal_api(control), auth=AnyService()) as inside,
+        over(public_api(DispatcherClient(inside), identity)) as gateway,
+        over(internal_api(control)) as internal,
+    ):
+        with workers():
+            yield System(control, key, identity, gateway, internal, inside)
 
 
 async def people(control: Control) -> None:

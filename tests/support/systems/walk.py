@@ -24,6 +24,7 @@ from tracelake.dispatcher.control import Control
 from tracelake.dispatcher.dags.deploy import Deployed
 from tracelake.dispatcher.process import dispatching
 from tracelake.dispatcher.runtimes.known import INVOKERS
+from tracelake.domain.seal import Seal
 from tracelake.lite.certificates import ensure_certificates
 from tracelake.operators.api.context import Resources, TaskApi
 from tracelake.operators.api.outcome import Outcome
@@ -157,6 +158,7 @@ async def walking(
     places: ObjectSettings | None = None,
     invoker: Invoker | None = None,
     task_port: int = 0,
+    seal: Seal | None = None,
     line: Callable[[httpx.AsyncBaseTransport], httpx.AsyncBaseTransport] = lambda as_it_is: as_it_is,
 ) -> AsyncIterator[Walk]:
     """A Dispatcher with its listeners and loops; a second one is a second call that deploys nothing.
@@ -168,7 +170,7 @@ async def walking(
     settings = load_settings({}, home=tmp_path).model_copy(
         update={"tls": tls, "dispatcher": DispatcherSettings(beat_seconds=beat_seconds, task_port=task_port)}
     )
-    async with control_for(state_db, queue, tmp_path, replica=replica, tokens=tokens) as bare:
+    async with control_for(state_db, queue, tmp_path, replica=replica, tokens=tokens, seal=seal) as bare:
         verifier = Verifier(lambda: published(bare.pool), settings.tokens)
         control = replace(
             bare,

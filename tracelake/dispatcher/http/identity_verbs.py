@@ -13,6 +13,7 @@ from tracelake.dispatcher.identity.create_role import create_role
 from tracelake.dispatcher.identity.delete_role import delete_role
 from tracelake.dispatcher.identity.members import grant_role, list_role_members, revoke_role
 from tracelake.dispatcher.identity.remove_user import remove_user
+from tracelake.dispatcher.identity.secrets import list_secrets, remove_secret, set_secret
 from tracelake.dispatcher.identity.service_tokens import (
     create_service_token,
     list_service_tokens,
@@ -24,10 +25,18 @@ from tracelake.dispatcher.identity.show_orgs import list_orgs, show_org
 from tracelake.dispatcher.identity.show_roles import list_roles
 from tracelake.dispatcher.identity.show_users import list_users, show_user
 from tracelake.dispatcher.identity.tokens import create_token, list_tokens, revoke_token
+from tracelake.domain.seal import Seal
+from tracelake.store.identity import User
+from tracelake.wire.user.secrets import SecretKind
 
 
 def _user(asked: UserCall) -> UUID:
     return UUID(asked.path["user"])
+
+
+def _secret(asked: UserCall) -> tuple[Seal, User, SecretKind, str]:
+    kind: SecretKind = "webhook" if asked.path["kind"] == "webhook" else "job"
+    return asked.control.seal, asked.user, kind, asked.path["secret"]
 
 
 IDENTITY_VERBS: Mapping[str, Verb] = {
@@ -56,6 +65,9 @@ IDENTITY_VERBS: Mapping[str, Verb] = {
     "revoke_service_token": lambda asked: revoke_service_token(
         asked.pool, asked.after.service_tokens, UUID(asked.path["service_token"])
     ),
+    "list_secrets": lambda asked: list_secrets(asked.pool, asked.control.seal, asked.org),
+    "set_secret": lambda asked: set_secret(asked.pool, *_secret(asked), value=asked.body.value),
+    "remove_secret": lambda asked: remove_secret(asked.pool, *_secret(asked), force=asked.query.force),
     "list_orgs": lambda asked: list_orgs(asked.pool),
     "show_org": lambda asked: show_org(asked.pool, asked.path["org"]),
     "create_org": lambda asked: create_org(asked.pool, asked.body),

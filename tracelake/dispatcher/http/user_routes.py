@@ -8,7 +8,7 @@ user's row for each call, so a role taken away is gone at once; nothing in a req
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 from uuid import UUID, uuid4
@@ -46,6 +46,7 @@ from tracelake.dispatcher.http.auth import calling_user
 from tracelake.dispatcher.http.identity_verbs import IDENTITY_VERBS
 from tracelake.dispatcher.http.user_call import UserCall, Verb
 from tracelake.dispatcher.identity.known_tokens import KnownTokens
+from tracelake.dispatcher.identity.stored_secrets import hook_secrets_of
 from tracelake.dispatcher.outbox.list import list_outbox
 from tracelake.dispatcher.outbox.retry import retry_outbox
 from tracelake.dispatcher.releases.abandon import abandon_release
@@ -82,6 +83,7 @@ from tracelake.wire.user.calls import CALLS, Call, named
 from tracelake.wire.user.dags import ActivateAnswer, DagWarning, DeployAnswer, TriggerAnswer, TriggerRequest
 from tracelake.wire.user.datasets import InvalidateAnswer, InvalidateRequest
 from tracelake.wire.user.releases import Plan, ReleaseAnswer
+from tracelake.wire.user.sources import SourceDetail, SourceList
 
 
 def user_routes(control: Control, known: KnownTokens) -> list[Route]:
@@ -134,7 +136,7 @@ async def _deploy(asked: UserCall) -> DeployAnswer:
     runtimes, bucket = asked.control.runtime_specs(), asked.control.places.bucket
     named = asked.user, asked.path["dag"], asked.body.yaml
     done = await deploy_named(asked.pool, *named, runtimes=runtimes, bucket=bucket)
-    missing = await asyncio.to_thread(warn_missing_secrets, asked.body.yaml, asked.control.hook_secrets)
+    missing = await asyncio.to_thread(warn_missing_secrets, asked.body.yaml, await _hook_secrets(asked))
     return DeployAnswer(
         dag_version_id=done.dag_version_id,
         dag_name=done.dag_name,
@@ -144,6 +146,19 @@ async def _deploy(asked: UserCall) -> DeployAnswer:
         datasets=list(done.datasets.values()),
         warnings=[DagWarning(**asdict(warning)) for warning in (*done.warnings, *missing)],
     )
+
+
+async def _hook_secrets(asked: UserCall) -> Mapping[str, Sequence[str]]:
+    return await hook_secrets_of(asked.pool, asked.control.seal, asked.org, asked.control.hook_secrets)
+
+
+async def _list_sources(asked: UserCall) -> SourceList:
+    return await list_sources(asked.pool, asked.org, asked.query.dag, await _hook_secrets(asked))
+
+
+async def _show_source(asked: UserCall) -> SourceDetail:
+    named = asked.path["dag"], asked.path["job"]
+    return await show_source(asked.pool, asked.org, *named, await _hook_secrets(asked))
 
 
 async def _activate(asked: UserCall) -> ActivateAnswer:
@@ -251,10 +266,8 @@ VERBS: Mapping[str, Verb] = {
     "resume_job": lambda asked: resume_job(asked.pool, asked.after, asked.user, asked.path["dag"], asked.path["job"]),
     "list_in_flight": lambda asked: list_in_flight(asked.pool, asked.org),
     "list_pauses": lambda asked: list_pauses(asked.pool, asked.org),
-    "list_sources": lambda asked: list_sources(asked.pool, asked.org, asked.query.dag, asked.control.hook_secrets),
-    "show_source": lambda asked: show_source(
-        asked.pool, asked.org, asked.path["dag"], asked.path["job"], asked.control.hook_secrets
-    ),
+    "list_sources": _list_sources,
+    "show_source": _show_source,
     "fire_source": lambda asked: asked.control.fire_source().fire(
         asked.org, asked.path["dag"], asked.path["job"], asked.body
     ),

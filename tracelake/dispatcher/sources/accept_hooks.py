@@ -17,8 +17,10 @@ import asyncpg
 import msgspec
 import structlog
 
+from tracelake.dispatcher.identity.stored_secrets import Found, stored_secrets
 from tracelake.dispatcher.signal import AfterCommit
 from tracelake.dispatcher.sources.operators import makes_task
+from tracelake.domain.seal import Seal
 from tracelake.domain.sources.signatures import BadSignature, HookScheme, Signed, check_time, verify
 from tracelake.errors import BodyTooLarge, InvalidRequest, ServiceUnavailable, Unauthenticated
 from tracelake.runtime.coalesce import Coalesced
@@ -95,13 +97,16 @@ class Hooks:
     secrets: Mapping[str, Sequence[str]]
     """By name in lower case; several of one name while it is changed."""
     clock: DatabaseClock
+    seal: Seal
 
     def batched(self) -> Coalesced[HookCall, UUID]:
         """Answers with the id of the delivery; a repeated one is answered as the first was."""
         return Coalesced(self._accept, key=lambda call: call, verb="accept_hook", metrics=self.after.metrics)
 
     async def _accept(self, calls: Sequence[HookCall]) -> Sequence[UUID | Exception]:
-        checked = [self._checked(call, hook) for call, hook in zip(calls, await self._find(calls), strict=True)]
+        hooks = await self._find(calls)
+        stored_here = await self._stored(hooks)
+        checked = [self._checked(call, hook, stored_here) for call, hook in zip(calls, hooks, strict=True)]
         deliveries = [item for item in checked if isinstance(item, Delivery)]
         ids = await self.store(deliveries) if deliveries else {}
         stored = iter([ids[place].id if place in ids else _later(1) for place in range(len(deliveries))])
@@ -111,33 +116,41 @@ class Hooks:
         names = [call.org for call in calls], [call.dag for call in calls], [call.job for call in calls]
         return await fetch_rows(self.pool, queries("hooks")["find_hooks"], Hook, *names)
 
-    def _checked(self, call: HookCall, hook: Hook) -> Delivery | Exception:
+    async def _stored(self, hooks: Sequence[Hook]) -> Found:
+        """Secrets that the organisations of these sources have stored."""
+        wanted = [(hook.org_id, str(hook.source["secret"])) for hook in hooks if hook.org_id is not None]
+        return await stored_secrets(self.pool, self.seal, "webhook", wanted) if wanted else {}
+
+    def _checked(self, call: HookCall, hook: Hook, stored: Found) -> Delivery | Exception:
         try:
-            return self._verified(call, hook)
+            return self._verified(call, hook, stored)
         except BadSignature as wrong:
             log.info("a webhook call was refused", org=call.org, dag=call.dag, job=call.job, because=str(wrong))
             return Unauthenticated(REFUSED, where="")
         except (InvalidRequest, BodyTooLarge, ServiceUnavailable) as refusal:
             return refusal
 
-    def _verified(self, call: HookCall, hook: Hook) -> Delivery:
+    def _verified(self, call: HookCall, hook: Hook, stored: Found) -> Delivery:
         if hook.org_id is None:
             raise BadSignature("there is no such webhook source")
         source = msgspec.convert(hook.source, HookSource, strict=False)
         if len(call.body) > source.max_bytes:
             raise BodyTooLarge(f"the body is larger than {source.max_bytes} bytes", where="")
-        signed = verify(source.scheme, call.headers, call.body, self._secrets(source, call))
+        signed = verify(source.scheme, call.headers, call.body, self._secrets(source, call, hook.org_id, stored))
         check_time(signed, self.clock(), source.tolerance_seconds)
         body = _read_json(call.body)
         tolerance = source.tolerance_seconds
         kept = None if tolerance is None else max(KEPT_TIMES * tolerance, MONTH_SECONDS)
         return Delivery(hook, _key(source.scheme, signed, call.body, body), body, len(call.body), kept)
 
-    def _secrets(self, source: HookSource, call: HookCall) -> Sequence[str]:
-        secrets = self.secrets.get(source.secret.lower())
-        if not secrets:
-            variable = hook_variable(source.secret)
-            log.warning("a webhook source has no secret", org=call.org, dag=call.dag, job=call.job, set=variable)
+    def _secrets(self, source: HookSource, call: HookCall, org: UUID, stored: Found) -> Sequence[str]:
+        """Those of the organisation; if it has stored none of this name, those of the settings."""
+        name = source.secret.lower()
+        own = (org, name) in stored
+        secrets = split_secrets(stored[org, name] or "") if own else self.secrets.get(name, ())
+        if reason := readiness({name: secrets} if own or secrets else {}, {"secret": source.secret}):
+            named = {"org": call.org, "dag": call.dag, "job": call.job}
+            log.warning("a webhook source has no secret", **named, because=reason)
             raise _later(RETRY_SECONDS)
         return secrets
 
@@ -171,9 +184,17 @@ class Hooks:
 
 
 def readiness(secrets: Mapping[str, Sequence[str]], source: Mapping[str, Any]) -> str | None:
-    """Why a webhook source cannot accept anything; None: it can."""
+    """Why a webhook source cannot accept anything; None: it can.
+
+    `secrets`: by name in lower case; an empty one is stored, and no key of the Dispatcher decrypts it.
+    """
     name = str(source.get("secret", ""))
-    return None if secrets.get(name.lower()) else f"secret {name} is not set: {hook_variable(name)} of the Dispatcher"
+    command = f"`trace secret set {name.lower()} --kind webhook`"
+    if secrets.get(name.lower()):
+        return None
+    if name.lower() in secrets:
+        return f"the Dispatcher does not have the key that encrypted the secret {name}: add it, or {command}"
+    return f"secret {name} is not set: {command}, or {hook_variable(name)} of the Dispatcher"
 
 
 def live_secrets(given: Mapping[str, Any]) -> Mapping[str, Sequence[str]]:

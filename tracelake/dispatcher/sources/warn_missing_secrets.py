@@ -12,7 +12,7 @@ from tracelake.domain.dag.yaml_nodes import plain, read_yaml
 from tracelake.errors import Problem
 
 CODE = "secret_is_missing"
-HINT = "set it and restart the Dispatcher; until then, senders are asked to come again"
+HINT = "until it is set, senders are asked to come again; a variable needs a restart of the Dispatcher"
 
 
 def warn_missing_secrets(text: str, secrets: Mapping[str, Sequence[str]]) -> tuple[Problem, ...]:

@@ -18,9 +18,11 @@ import msgspec
 from tracelake.dispatcher.alerts.of_tasks import alerts_of
 from tracelake.dispatcher.bundles.url import BundleUrls
 from tracelake.dispatcher.dags.catalog import operators
+from tracelake.dispatcher.identity.stored_secrets import stored_secrets
 from tracelake.dispatcher.signal import AfterCommit
 from tracelake.dispatcher.tasks.grant import TokenMint
 from tracelake.dispatcher.tasks.names import TaskNames
+from tracelake.domain.seal import Seal
 from tracelake.domain.task import TaskState, why_not_claimed
 from tracelake.runtime.coalesce import Coalesced
 from tracelake.runtime.crash_points import crash_point
@@ -127,6 +129,7 @@ class Claimer:
     tokens: TokenMint
     after: AfterCommit
     names: TaskNames
+    seal: Seal
 
     def batched(self) -> Coalesced[ClaimRequest, Answer]:
         async def run(asked: Sequence[ClaimRequest]) -> Sequence[Answer | Exception]:
@@ -158,10 +161,31 @@ class Claimer:
         orgs = {row.task_id: row.org_id for row in rows}
         alerts = await alerts_of(connection or self.pool, {task: item.task for task, item in claimed.items()}, orgs)
         answers |= {task: _with_alerts(claimed[task], alert) for task, alert in alerts.items()}
+        answers |= await self._with_secrets(connection or self.pool, answers, orgs)
         return [
             answers.get(request.task_id) or NotClaimed(reason=_why_not(statuses.get(request.task_id)))
             for request in asked
         ]
+
+    async def _with_secrets(
+        self, database: Queryable, answers: Mapping[UUID, Claimed | Exception], orgs: Mapping[UUID, UUID]
+    ) -> dict[UUID, Claimed]:
+        """Those whose jobs name secrets, with the values that their own organisation has stored."""
+        named = {
+            task: (item, item.task.secrets)
+            for task, item in answers.items()
+            if isinstance(item, Claimed) and item.task.secrets
+        }
+        if not named:
+            return {}
+        wanted = [(orgs[task], name) for task, (_, names) in named.items() for name in names]
+        found = await stored_secrets(database, self.seal, "job", wanted)
+        return {
+            task: _with_values(
+                item, {name.lower(): found[key] for name in names if (key := (orgs[task], name.lower())) in found}
+            )
+            for task, (item, names) in named.items()
+        }
 
     async def _claim(self, database: Queryable, asked: Sequence[ClaimRequest]) -> list[TaskRow]:
         rows = await fetch_rows(database, queries("claim")["claim_tasks"], TaskRow, *_columns(asked), _runtimes(asked))
@@ -215,6 +239,10 @@ class Claimer:
 
 def _with_alerts(item: Claimed, alerts: list[AlertRef]) -> Claimed:
     return msgspec.structs.replace(item, task=msgspec.structs.replace(item.task, alerts=alerts))
+
+
+def _with_values(item: Claimed, values: dict[str, str | None]) -> Claimed:
+    return msgspec.structs.replace(item, secret_values=values) if values else item
 
 
 def _columns(asked: Sequence[ClaimRequest]) -> tuple[list[UUID], list[str], list[UUID]]:

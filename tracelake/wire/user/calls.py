@@ -351,6 +351,8 @@ PARTS: Mapping[str, tuple[re.Pattern[str], ...]] = {
     "org": (_NAME,),
     "token": (_NAME,),
     "service_token": (_UUID,),
+    "kind": (re.compile("job|webhook"),),
+    "secret": (re.compile(r"(?=.{1,64}\Z)[a-z][a-z0-9]*(_[a-z0-9]+)*"),),
 }
 """What a path parameter may be. Anything else is not found, and is never forwarded."""
 
