@@ -52,6 +52,7 @@ SELECT j.name, t.input_versions::text, count(*)
   JOIN jobs j ON j.id = t.job_id
   LEFT JOIN events e ON e.id = t.event_id AND e.origin NOT IN ('task', 'sink')
  WHERE t.org_id = $1 AND t.status = 'Completed' AND t.invalidation_id IS NULL AND t.dedupe_key NOT LIKE '%:again:%'
+   AND t.attempt = 1 -- not retried by hand: a release may have built meanwhile what failed in the active version
  GROUP BY j.lineage_id, j.name, t.input_versions
 HAVING count(*) > greatest(1, count(DISTINCT e.id))
 """

@@ -328,8 +328,8 @@ SELECT count(*)
  WHERE m.release_id = $1;
 
 -- name: list_sources_behind
--- The always-on sources that a release ($1) runs beside those of the active versions and that have not come as far as those
--- had $2 ago: the last block, or cursor, that each of the two has announced.
+-- The last block, or cursor, that always-on sources of a release ($1) have announced, and those of the active versions, beside
+-- which they run, had announced $2 ago: of those that have not come as far.
 SELECT j.dag_name, j.name AS job_name, max(mine.place) AS reached, max(theirs.place) AS expected
   FROM release_members m
   JOIN jobs j ON j.dag_version_id = m.dag_version_id

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from getpass import getpass
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -91,7 +92,7 @@ def _value(file: Path | None) -> str:
         if file is not None:
             return file.read_text(encoding="utf-8").removesuffix("\n")
         if sys.stdin.isatty():
-            return str(typer.prompt("Value", hide_input=True, err=True))
+            return getpass("Value: ", stream=sys.stderr)  # it shows the prompt when nothing is echoed any more
         return typer.get_text_stream("stdin").read().removesuffix("\n")
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
