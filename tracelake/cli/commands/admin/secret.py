@@ -33,9 +33,10 @@ def set_(name: Name, kind: Kind = "job", from_file: FromFile = None, home: Home 
     from tracelake.cli.api import remote
     from tracelake.wire.user.secrets import SecretRequest, SecretSet
 
+    secret = _checked(name)
     body = SecretRequest(value=_value(from_file))
     with remote(home) as gateway:
-        done = gateway.call("set_secret", SecretSet, body=body, kind=kind, secret=name.lower())
+        done = gateway.call("set_secret", SecretSet, body=body, kind=kind, secret=secret)
     change = "is set" if done.created else "has a new value"
     render.answer(done, f"secret {done.name} of kind {done.kind} {change}", in_json=json)
 
@@ -87,7 +88,23 @@ def remove(
     render.answer(done, f"secret {done.name} of kind {done.kind} is removed", in_json=json)
 
 
+def _checked(name: str) -> str:
+    from tracelake.wire.user.calls import PARTS
+
+    if not any(pattern.fullmatch(name.lower()) for pattern in PARTS["secret"]):
+        hint = "as in the DAG: words of letters and digits with `_` between them, 64 characters at most"
+        raise BadInput(f"{name!r} is no name of a secret", where="NAME", hint=hint)
+    return name.lower()
+
+
 def _value(file: Path | None) -> str:
+    value = _given(file)
+    if not value:
+        raise BadInput("the value is empty", where="--from-file" if file else "standard input")
+    return value
+
+
+def _given(file: Path | None) -> str:
     try:
         if file is not None:
             return file.read_text(encoding="utf-8").removesuffix("\n")
