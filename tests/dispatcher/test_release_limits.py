@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from uuid import UUID, uuid4
 
@@ -13,9 +14,11 @@ from tests.support.dispatcher.releases import abandoned, build, plan, promoted, 
 from tests.support.dispatcher.run_tasks import settle
 from tests.support.operators import registered
 from tests.support.verbs import trigger
+from tests.support.waiting import SECONDS, until
 from tracelake.dispatcher.control import Control
 from tracelake.dispatcher.releases.request_comparisons import request_comparisons
 from tracelake.dispatcher.releases.run_releases import RunReleases
+from tracelake.dispatcher.releases.take_comparison import take_comparison
 from tracelake.errors import Conflict, NotFound
 from tracelake.wire.user.releases import ReleaseComparison
 
@@ -68,6 +71,34 @@ async def flour(control: Control, org: Org, release: UUID) -> ReleaseComparison:
     return next(item for item in (await shown(control, org, release)).comparisons if item.dataset == "flour")
 
 
+async def test_a_query_service_that_waits_is_woken_when_comparisons_are_requested(control: Control, org: Org) -> None:
+    """By the answer to its waiting call, which names the work; until then nothing is due at any time."""
+    release = await started(control, org, MILL.format(2, "1%"))
+    await build(control)
+    signal = control.after_commit.comparisons
+    idle = await take_comparison(control.pool, control.after_commit)
+    assert (idle.work, idle.next_in_seconds) == (None, None)
+    waiting = asyncio.create_task(signal.after(idle.mark, SECONDS))
+    await until(lambda: signal.waiting == 1, "the Query service waits")
+    assert not waiting.done()
+    await request_comparisons(control.pool, control.after_commit, org.id, release)
+    assert (await waiting).changed
+    due = [await take_comparison(control.pool, control.after_commit) for _ in range(3)]
+    assert [answer.work is not None for answer in due] == [True, True, False]
+    assert due[-1].next_in_seconds is not None, "a lease may run out"
+
+
+async def test_a_promotion_requests_comparisons_once_and_wakes_for_them_once(control: Control, org: Org) -> None:
+    release = await started(control, org, MILL.format(2, "1%"))
+    await build(control)
+    mark = control.after_commit.comparisons.mark
+    await promoted(control, org, release)
+    assert (await control.after_commit.comparisons.after(mark, SECONDS)).changed
+    mark = control.after_commit.comparisons.mark
+    await step(control)
+    assert not (await control.after_commit.comparisons.after(mark, 0.2)).changed
+
+
 async def test_a_promotion_waits_for_the_comparison_and_follows_it_within_the_limits(
     control: Control, org: Org
 ) -> None:
@@ -108,10 +139,10 @@ async def test_a_release_that_exceeds_a_limit_is_not_promoted_and_says_by_how_mu
 async def test_a_comparison_of_earlier_commits_is_made_again_before_a_promotion(control: Control, org: Org) -> None:
     release = await started(control, org, MILL.format(2, "1%"))
     await build(control)
-    await request_comparisons(control.pool, org.id, release)
+    await request_comparisons(control.pool, control.after_commit, org.id, release)
     assert sorted(await compared(control)) == ["bake[0]", "flour"]
     assert (await flour(control, org, release)).is_current
-    await request_comparisons(control.pool, org.id, release)
+    await request_comparisons(control.pool, control.after_commit, org.id, release)
     assert await compared(control) == [], "stored for these commits"
     await ask(control, org, 10)
     await build(control)
@@ -213,15 +244,15 @@ async def test_an_abandoned_release_is_not_compared_any_more(control: Control, o
     await control.pool.execute("UPDATE release_comparisons SET due_at = now()")
     assert await taken(control) is None
     with pytest.raises(Conflict, match="this release is Abandoned"):
-        await request_comparisons(control.pool, org.id, release)
+        await request_comparisons(control.pool, control.after_commit, org.id, release)
     with pytest.raises(NotFound):
-        await request_comparisons(control.pool, org.id, uuid4())
+        await request_comparisons(control.pool, control.after_commit, org.id, uuid4())
 
 
 async def test_what_a_release_has_not_processed_yet_is_not_taken_for_missing(control: Control, org: Org) -> None:
     release = await started(control, org, MILL.format(2, "1%"))
     await build(control)
-    await request_comparisons(control.pool, org.id, release)
+    await request_comparisons(control.pool, control.after_commit, org.id, release)
     await ask(control, org, 10)  # the serving version has processed it
     assert await taken(control) is None, "it waits for the release"
     await control.pool.execute("UPDATE release_comparisons SET requested_at = now() - interval '31 seconds'")

@@ -169,6 +169,7 @@ async def dispatching(
         addresses = await stack.enter_async_context(opened)
         stack.callback(control.after_commit.stops.close)
         stack.callback(control.after_commit.schedules.close)
+        stack.callback(control.after_commit.comparisons.close)
         yield addresses
 
 

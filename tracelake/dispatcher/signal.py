@@ -120,6 +120,8 @@ class AfterCommit:
     """Tasks that may be running were ended or paused: their workers wait for it."""
     schedules: Stops = field(default_factory=Stops)
     """Schedules were changed, or their sources paused or resumed: schedulers wait for it."""
+    comparisons: Stops = field(default_factory=Stops)
+    """Comparisons of a release were requested: Query services wait for it."""
     service_tokens: Changed = field(default_factory=Changed)
     """A token of a service was created or revoked."""
     metrics: Metrics = field(default_factory=Metrics)

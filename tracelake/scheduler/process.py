@@ -7,14 +7,13 @@ slot is due, by the clock of Postgres, and answers a waiting call when schedules
 from __future__ import annotations
 
 import asyncio
-from math import inf
 
 from tracelake.errors import Unavailable
 from tracelake.runtime.crash_points import crash_point
 from tracelake.runtime.process import Process, wait_for_service
 from tracelake.runtime.retry import retry_with_backoff
+from tracelake.wire.changes import wait_until_due
 from tracelake.wire.client import DispatcherClient, dispatcher_client
-from tracelake.wire.source_messages import CHANGES_SECONDS, FiredAnswer
 
 
 async def main(process: Process) -> None:
@@ -35,21 +34,6 @@ async def fire_when_due(dispatcher: DispatcherClient) -> None:
         answer = await retry_with_backoff(dispatcher.fire_schedules)
         crash_point("scheduler.after_fire")
         try:
-            await _wait(dispatcher, answer)
+            await wait_until_due(answer.next_in_seconds, answer.mark, dispatcher.schedule_changes)
         except Unavailable:
             continue  # what has changed meanwhile is not known
-
-
-async def _wait(dispatcher: DispatcherClient, answer: FiredAnswer) -> None:
-    """Until the next slot is due, or schedules have changed: then the next slot may be another one."""
-    clock = asyncio.get_running_loop().time
-    due = clock() + (inf if answer.next_in_seconds is None else answer.next_in_seconds)
-    while (left := due - clock()) > 0:
-        change = await dispatcher.schedule_changes(answer.mark, min(left, CHANGES_SECONDS))
-        if change.changed or _writer(change.mark) != _writer(answer.mark):
-            return
-
-
-def _writer(mark: str) -> str:
-    """The Dispatcher that gave the mark: another one does not know what changed since."""
-    return mark.partition("-")[0]

@@ -40,7 +40,8 @@ from tracelake.wire.buffer_messages import (
     SettleAnswer,
     SettleRequest,
 )
-from tracelake.wire.comparison_messages import ComparisonHeld, ComparisonReport, ComparisonTaken, ComparisonWork
+from tracelake.wire.changes import CHANGES_SECONDS, ChangesAnswer
+from tracelake.wire.comparison_messages import ComparisonHeld, ComparisonReport, ComparisonTaken
 from tracelake.wire.identity_messages import (
     CredentialsAnswer,
     CredentialsRequest,
@@ -70,8 +71,6 @@ from tracelake.wire.send_call import error_of, message_of, refusal_of, send_body
 from tracelake.wire.service_token import ServiceToken
 from tracelake.wire.service_user import SERVICE_TOKEN, ServiceUser
 from tracelake.wire.source_messages import (
-    CHANGES_SECONDS,
-    ChangesAnswer,
     FiredAnswer,
     HookBatchAnswer,
     HookBatchRequest,
@@ -162,9 +161,13 @@ class DispatcherClient:
         answer = await self._get_as(user, f"/releases/{release}")
         return msgspec.json.decode(answer.content, type=ReleaseDetail)
 
-    async def take_comparison(self) -> ComparisonWork | None:
+    async def take_comparison(self) -> ComparisonTaken:
         answer = await send_body(self.http, "/internal/query/comparisons/take", b"", {})
-        return msgspec.json.decode(answer.content, type=ComparisonTaken).work
+        return msgspec.json.decode(answer.content, type=ComparisonTaken)
+
+    async def comparison_changes(self, mark: str, seconds: float) -> ChangesAnswer:
+        """Waits until comparisons were requested since that mark, for so many seconds at most."""
+        return await self._changes("/internal/query/comparisons/changes", mark, seconds)
 
     async def report_comparison(self, report: ComparisonReport) -> bool:
         return (await send_call(self.http, "/internal/query/comparisons/report", report, ComparisonHeld)).wanted
@@ -200,9 +203,7 @@ class DispatcherClient:
 
     async def schedule_changes(self, mark: str, seconds: float) -> ChangesAnswer:
         """Waits until schedules have changed since that mark, for so many seconds at most."""
-        limit, path = min(seconds, CHANGES_SECONDS), "/internal/schedules/changes"
-        answer = await self._get(path, wait=limit + 10, after=mark, seconds=f"{limit:.3f}")
-        return msgspec.json.decode(answer.content, type=ChangesAnswer)
+        return await self._changes("/internal/schedules/changes", mark, seconds)
 
     async def hooks(self, items: Sequence[HookItem]) -> list[HookOutcome]:
         """Calls to webhook sources, for the Gateway; an outcome for each, in their order."""
@@ -238,6 +239,11 @@ class DispatcherClient:
         """The alerts about tasks that have failed for good: for the sink."""
         request = FailuresRequest(task_ids=list(task_ids))
         return (await send_call(self.http, "/internal/alerts/failures", request, FailuresAnswer)).alerts
+
+    async def _changes(self, path: str, mark: str, seconds: float) -> ChangesAnswer:
+        limit = min(seconds, CHANGES_SECONDS)
+        answer = await self._get(path, wait=limit + 10, after=mark, seconds=f"{limit:.3f}")
+        return msgspec.json.decode(answer.content, type=ChangesAnswer)
 
     async def _get(
         self, path: str, *, wait: float | None = None, headers: Mapping[str, str] | None = None, **parameters: str

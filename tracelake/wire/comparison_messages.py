@@ -30,6 +30,10 @@ class ComparisonWork(Message, frozen=True):
 class ComparisonTaken(Message, frozen=True):
     work: ComparisonWork | None
     """None: nothing is to be compared now."""
+    next_in_seconds: float | None
+    """When the next comparison is due; None: none is requested."""
+    mark: str
+    """To wait for requests of comparisons from here on."""
 
 
 class ComparisonReport(Message, frozen=True):

@@ -80,6 +80,7 @@ SERVICE_CALLS: Final[Mapping[tuple[str, str, str], ServiceCall]] = {
         _call("dispatcher", "POST /internal/query/relations", "query", "query"),
         _call("dispatcher", "POST /internal/query/audit", "query"),
         _call("dispatcher", "POST /internal/query/comparisons/take", "query"),
+        _call("dispatcher", "GET /internal/query/comparisons/changes", "query"),
         _call("dispatcher", "POST /internal/query/comparisons/report", "query"),
         _call("dispatcher", "GET /internal/user", "gateway query delivery", "query delivery"),
         _call("dispatcher", "POST /internal/user-token", "gateway"),

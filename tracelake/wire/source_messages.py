@@ -9,9 +9,6 @@ from msgspec import Meta
 
 from tracelake.wire.message import Message
 
-CHANGES_SECONDS: Final = 20.0
-"""How long a scheduler waits in one call: shorter than a proxy keeps a silent connection."""
-
 
 class FiredAnswer(Message, frozen=True):
     """What was decided, and when to call again."""
@@ -23,15 +20,6 @@ class FiredAnswer(Message, frozen=True):
     """None: no schedule has another slot."""
     mark: str
     """To wait for changes of schedules from here on."""
-
-
-class ChangesAnswer(Message, frozen=True):
-    """To a scheduler that waits."""
-
-    mark: str
-    """Where the next call continues."""
-    changed: bool
-    """Schedules have changed: call again now."""
 
 
 class HookAnswer(Message, frozen=True):

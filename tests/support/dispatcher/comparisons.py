@@ -13,7 +13,7 @@ from tracelake.wire.user.releases import ReleaseDiff
 async def taken(control: Control) -> ComparisonWork | None:
     """The comparison that is due, taken now."""
     await control.pool.execute("UPDATE release_comparisons SET due_at = now() WHERE state = 'Waiting'")
-    return (await take_comparison(control.pool)).work
+    return (await take_comparison(control.pool, control.after_commit)).work
 
 
 async def reported(control: Control, work: ComparisonWork, **report: Any) -> bool:

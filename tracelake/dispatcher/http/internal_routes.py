@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from typing import Any
 from uuid import UUID
@@ -23,6 +22,7 @@ from tracelake.dispatcher.http.auth import ServiceGate, require_proof
 from tracelake.dispatcher.http.openapi import document
 from tracelake.dispatcher.http.query_routes import query_routes
 from tracelake.dispatcher.http.user_routes import user_routes
+from tracelake.dispatcher.http.waiting_calls import changes_route, read_mark
 from tracelake.dispatcher.identity.known_tokens import KnownTokens
 from tracelake.dispatcher.identity.log_in import log_in
 from tracelake.dispatcher.read_gauges import Gauges
@@ -54,15 +54,12 @@ from tracelake.wire.rpc_share_messages import RpcSharesRequest
 from tracelake.wire.service_gate import UNKNOWN, caller_of, guarded
 from tracelake.wire.service_user import PROOF, ServiceUser
 from tracelake.wire.source_messages import (
-    CHANGES_SECONDS,
     MAX_HOOKS_BODY,
-    ChangesAnswer,
     HookBatchAnswer,
     HookBatchRequest,
     HookOutcome,
 )
 from tracelake.wire.task_messages import (
-    STOPS_MARK,
     STOPS_SECONDS,
     ClaimBatchAnswer,
     ClaimBatchRequest,
@@ -189,7 +186,7 @@ def _for_workers(control: Control) -> list[Route]:
         return json_response(ClaimBatchAnswer(answers=answers))
 
     async def stops(request: Request) -> Response:
-        waits = control.after_commit.stops.after(_mark(request), STOPS_SECONDS)
+        waits = control.after_commit.stops.after(read_mark(request), STOPS_SECONDS)
         return json_response(await cancel_on_disconnect(request, waits))
 
     async def worker_load(request: Request) -> Response:
@@ -228,14 +225,9 @@ def _for_schedulers(control: Control) -> list[Route]:
         del request
         return json_response(await fire_schedules(control.pool, control.after_commit))
 
-    async def changes(request: Request) -> Response:
-        waits = control.after_commit.schedules.after(_mark(request), _seconds(request))
-        answer = await cancel_on_disconnect(request, waits)
-        return json_response(ChangesAnswer(mark=answer.mark, changed=answer.changed))
-
     return [
         Route("/internal/schedules/fire", fire, methods=["POST"]),
-        Route("/internal/schedules/changes", changes, methods=["GET"]),
+        changes_route("/internal/schedules/changes", control.after_commit.schedules),
     ]
 
 
@@ -259,23 +251,6 @@ def _hook_outcome(answer: UUID | BaseException) -> HookOutcome:
         raise answer
     again = answer.retry_after if isinstance(answer, Unavailable) else None
     return HookOutcome(code=answer.code, message=answer.message, retry_after=again)
-
-
-def _seconds(request: Request) -> float:
-    """How long to wait at most; a scheduler waits no longer than until the next slot."""
-    text = request.query_params.get("seconds", "")
-    if re.fullmatch(r"[0-9]{1,6}(\.[0-9]{1,9})?", text) is None:
-        raise InvalidRequest(f"{text[:80]!r} is not a number of seconds", where="query seconds")
-    return min(float(text), CHANGES_SECONDS)
-
-
-def _mark(request: Request) -> str:
-    """The mark to wait after; a value that no Dispatcher gave out is refused."""
-    mark = request.query_params.get("after", "")
-    if mark and re.fullmatch(STOPS_MARK, mark) is None:
-        hint = "send the `mark` of the last answer, or none"
-        raise InvalidRequest("this is not the mark of an answer", where="query after", hint=hint)
-    return mark
 
 
 def _log_claimed(control: Control, answers: Sequence[Claimed | NotClaimed], worker: str) -> None:

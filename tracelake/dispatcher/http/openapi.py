@@ -21,6 +21,7 @@ from tracelake.wire.buffer_messages import (
     SettleAnswer,
     SettleRequest,
 )
+from tracelake.wire.changes import ChangesAnswer
 from tracelake.wire.comparison_messages import ComparisonHeld, ComparisonReport, ComparisonTaken
 from tracelake.wire.identity_messages import (
     CredentialsAnswer,
@@ -48,7 +49,7 @@ from tracelake.wire.output_messages import (
 )
 from tracelake.wire.query_messages import AuditAnswer, AuditRequest, RelationsAnswer, RelationsRequest
 from tracelake.wire.rpc_share_messages import RpcSharesAnswer, RpcSharesRequest
-from tracelake.wire.source_messages import ChangesAnswer, FiredAnswer, HookBatchAnswer, HookBatchRequest
+from tracelake.wire.source_messages import FiredAnswer, HookBatchAnswer, HookBatchRequest
 from tracelake.wire.task_messages import (
     STOPS_MARK,
     ClaimBatchAnswer,
@@ -195,6 +196,14 @@ ROUTES = (
         ComparisonHeld,
         "service",
         ComparisonReport,
+    ),
+    DescribedRoute(
+        "get",
+        "/internal/query/comparisons/changes",
+        "Wait for comparisons to be requested",
+        ChangesAnswer,
+        "service",
+        query=StopsQuery,
     ),
     DescribedRoute("post", "/internal/query/audit", "What was asked", AuditAnswer, "service", AuditRequest),
     DescribedRoute("post", "/internal/schedules/fire", "Fire the slots that are due", FiredAnswer, "service"),

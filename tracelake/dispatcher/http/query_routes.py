@@ -10,6 +10,7 @@ from tracelake.dispatcher.control import Control
 from tracelake.dispatcher.datasets.resolve_relations import task_relations, user_relations
 from tracelake.dispatcher.datasets.store_audit import store_audit
 from tracelake.dispatcher.http.auth import calling_user
+from tracelake.dispatcher.http.waiting_calls import changes_route
 from tracelake.dispatcher.identity.known_tokens import KnownTokens
 from tracelake.dispatcher.releases.take_comparison import report_comparison, take_comparison
 from tracelake.runtime.listeners import json_response
@@ -31,7 +32,7 @@ def query_routes(control: Control, known: KnownTokens) -> list[Route]:
 
     async def take(request: Request) -> Response:
         del request
-        return json_response(await take_comparison(control.pool))
+        return json_response(await take_comparison(control.pool, control.after_commit))
 
     async def report(request: Request) -> Response:
         found = await read_message(request, ComparisonReport)
@@ -39,6 +40,7 @@ def query_routes(control: Control, known: KnownTokens) -> list[Route]:
 
     return [
         Route("/internal/query/comparisons/take", take, methods=["POST"]),
+        changes_route("/internal/query/comparisons/changes", control.after_commit.comparisons),
         Route("/internal/query/comparisons/report", report, methods=["POST"]),
         Route("/internal/query/relations", relations, methods=["POST"]),
         Route("/internal/query/audit", audit, methods=["POST"]),

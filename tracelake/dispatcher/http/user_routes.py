@@ -250,7 +250,9 @@ VERBS: Mapping[str, Verb] = {
     "start_release": _start_release,
     "list_releases": lambda asked: list_releases(asked.pool, asked.org),
     "show_release": lambda asked: show_release(asked.pool, asked.org, UUID(asked.path["release"])),
-    "compare_release": lambda asked: request_comparisons(asked.pool, asked.org, UUID(asked.path["release"])),
+    "compare_release": lambda asked: request_comparisons(
+        asked.pool, asked.after, asked.org, UUID(asked.path["release"])
+    ),
     "promote_release": lambda asked: promote_release(
         *_release(asked), runtimes=asked.control.runtime_specs(), force=asked.body is not None and asked.body.force
     ),

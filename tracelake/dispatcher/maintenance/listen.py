@@ -39,6 +39,7 @@ class ListenForReplicas:
             "backfills": after.backfills,
             "stops": after.stops,
             "schedules": after.schedules,
+            "comparisons": after.comparisons,
             "service_tokens": after.service_tokens,
         }
         self._sending: set[asyncio.Task[None]] = set()

@@ -14,6 +14,7 @@ import asyncpg
 import msgspec
 
 from tracelake.dispatcher.releases.resolve import Member
+from tracelake.dispatcher.signal import AfterCommit
 from tracelake.domain.cutover import Figures, exceeded
 from tracelake.domain.dag.hashes import dataset_ids
 from tracelake.domain.dag.model import JobOutput
@@ -77,7 +78,7 @@ async def list_comparisons(database: Queryable, release_id: UUID) -> list[Releas
     ]
 
 
-async def has_passed(pool: asyncpg.Pool, release_id: UUID) -> bool:
+async def has_passed(pool: asyncpg.Pool, after: AfterCommit, release_id: UUID) -> bool:
     """Whether every dataset with limits has been compared, and keeps them.
 
     False: comparisons are to be made first, and then it is promoted by itself. One that cannot be made, or that found
@@ -93,8 +94,10 @@ async def has_passed(pool: asyncpg.Pool, release_id: UUID) -> bool:
         )
     if all(row.is_settled for row in rows):
         return True
-    await pool.execute(queries("comparisons")["ask_promotion"], release_id, AGAIN)
+    requested: int = await pool.fetchval(queries("comparisons")["ask_promotion"], release_id, AGAIN)
     crash_point("ask_promotion.after_commit")
+    if requested:
+        after.comparisons.notify()
     late = [row for row in rows if row.state == "Waiting" and (row.is_late or row.error)]
     if late:
         await pool.execute(queries("releases")["check_later"], release_id, AGAIN, _waits(late))

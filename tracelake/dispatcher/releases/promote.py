@@ -32,7 +32,7 @@ async def promote_release(
     if release.state == "Serving":  # the answer to the first request was lost
         return await _answer(pool, org_id, release_id, [])
     _require_ready(release.state, release_id, force=force)
-    if not force and not await has_passed(pool, release_id):
+    if not force and not await has_passed(pool, after, release_id):
         after.releases.notify()
         return await _answer(pool, org_id, release_id, [])
     members = await _members(pool, release_id)

@@ -7,12 +7,13 @@ from uuid import UUID
 import asyncpg
 
 from tracelake.dispatcher.releases.show import find_release, show_release
+from tracelake.dispatcher.signal import AfterCommit
 from tracelake.errors import Conflict
 from tracelake.store.queries import queries
 from tracelake.wire.user.releases import ReleaseDetail
 
 
-async def request_comparisons(pool: asyncpg.Pool, org_id: UUID, release_id: UUID) -> ReleaseDetail:
+async def request_comparisons(pool: asyncpg.Pool, after: AfterCommit, org_id: UUID, release_id: UUID) -> ReleaseDetail:
     """One that serves, or did, keeps what was found before."""
     release = await find_release(pool, org_id, release_id)
     if release.state in {"Abandoned", "Retired"}:
@@ -23,4 +24,5 @@ async def request_comparisons(pool: asyncpg.Pool, org_id: UUID, release_id: UUID
         )
     if release.state in {"Building", "Ready"}:
         await pool.execute(queries("comparisons")["request_comparisons"], release_id)
+        after.comparisons.notify()
     return await show_release(pool, org_id, release_id)

@@ -26,6 +26,8 @@ from tracelake.wire.comparison_messages import ComparisonHeld, ComparisonReport,
 from tracelake.wire.query_messages import ColdFilesAnswer
 
 LEASE: Final = timedelta(seconds=60)
+SHORTEST: Final = 0.1
+"""Seconds. A comparison that is due may be locked by another Query service that takes it now."""
 LONGEST_WAIT: Final = timedelta(seconds=30)
 """How long a comparison waits for the release to have processed everything."""
 
@@ -48,21 +50,28 @@ class Leased(Row, frozen=True):
     commit: int | None
 
 
-async def take_comparison(pool: asyncpg.Pool) -> ComparisonTaken:
+async def take_comparison(pool: asyncpg.Pool, after: AfterCommit) -> ComparisonTaken:
+    mark = after.comparisons.mark
+    work = await _take(pool)
+    wait: float | None = None if work else await pool.fetchval(queries("comparisons")["next_due"])
+    return ComparisonTaken(work=work, next_in_seconds=None if wait is None else max(wait, SHORTEST), mark=mark)
+
+
+async def _take(pool: asyncpg.Pool) -> ComparisonWork | None:
     sql = queries("comparisons")
     async with pool.acquire() as connection, connection.transaction():
         due = await find_row(connection, sql["next_comparison"], DueComparison, LONGEST_WAIT)
         if due is None:
-            return ComparisonTaken(work=None)
+            return None
         has_all = due.is_idle and await _has_processed_all(connection, due.release_id)
         named = due.release_id, due.dataset_uuid
         if not has_all and not due.is_late:
             await connection.execute(sql["compare_later"], *named, AGAIN)
-            return ComparisonTaken(work=None)
+            return None
         leased = await fetch_row(connection, sql["take_comparison"], Leased, *named, due.former_commit, LEASE)
         crash_point("take_comparison.before_commit")
     crash_point("take_comparison.after_commit")
-    return ComparisonTaken(work=await _work(pool, due, leased, has_all=has_all))
+    return await _work(pool, due, leased, has_all=has_all)
 
 
 async def report_comparison(pool: asyncpg.Pool, after: AfterCommit, report: ComparisonReport) -> ComparisonHeld:

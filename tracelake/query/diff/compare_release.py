@@ -18,14 +18,15 @@ from tracelake.query.checked_query import Caller, Relation
 from tracelake.query.diff.run import DiffRun, Keys, has_numbers
 from tracelake.query.engine import QueryEngine
 from tracelake.query.resolve import cold_files
+from tracelake.runtime.retry import delays
 from tracelake.settings import QuerySettings
+from tracelake.wire.changes import wait_until_due
 from tracelake.wire.client import DispatcherClient
 from tracelake.wire.comparison_messages import ComparisonReport, ComparisonWork
 from tracelake.wire.query_messages import ColdFilesAnswer
 from tracelake.wire.user.diff import DiffAnswer
 from tracelake.wire.user.releases import ColumnShare, ReleaseDiff
 
-BEAT_SECONDS: Final = 1.0
 REPORT_SECONDS: Final = 2.0
 """Progress is reported so often, and the lease extended by it."""
 log = structlog.get_logger()
@@ -39,24 +40,28 @@ class ReleaseComparer:
 
     async def run(self) -> None:
         """Compares until it is cancelled."""
+        pauses = delays()
         while True:
             try:
-                did = await self.once()
+                await self.once()
+                pauses = delays()
+                continue
             except TraceError as refusal:
                 log.info("comparisons wait for the Dispatcher", because=refusal.message)
-                did = False
             except Exception:
                 # A bug must not end it: promotions wait for it. The lease runs out, and the comparison is taken again.
                 log.exception("a comparison failed")
-                did = False
-            if not did:
-                await asyncio.sleep(BEAT_SECONDS)
+            await asyncio.sleep(next(pauses))
 
-    async def once(self) -> bool:
-        """Makes the comparison that is due. Whether there was one."""
-        work = await self.dispatcher.take_comparison()
-        if work is None:
-            return False
+    async def once(self) -> None:
+        """Makes the comparison that is due, or waits until one may be."""
+        taken = await self.dispatcher.take_comparison()
+        if taken.work is None:
+            await wait_until_due(taken.next_in_seconds, taken.mark, self.dispatcher.comparison_changes)
+        else:
+            await self._make(taken.work)
+
+    async def _make(self, work: ComparisonWork) -> None:
         run = DiffRun(self.engine, self.settings, Caller(work.org_id, ("release", work.release_id)), _sides(work))
         comparing = asyncio.create_task(_compare(run, work))
         try:
@@ -65,7 +70,6 @@ class ReleaseComparer:
         finally:
             comparing.cancel()
             await asyncio.wait({comparing})
-        return True
 
     async def _wanted_until_done(
         self, comparing: asyncio.Task[ReleaseDiff], run: DiffRun, work: ComparisonWork

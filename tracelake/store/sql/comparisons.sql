@@ -34,19 +34,22 @@ UPDATE release_comparisons c
 
 -- name: ask_promotion
 -- A release that is ready is promoted when its limited datasets have been compared: those that were not since it was
--- asked for, but for those to which nothing was committed, are requested.
+-- asked for, but for those to which nothing was committed, are requested. How many.
 WITH asked AS (
     UPDATE releases r
        SET when_ready = true, check_at = now() + $2::interval, message = NULL,
            promotion_asked_at = CASE WHEN r.when_ready THEN r.promotion_asked_at ELSE now() END
      WHERE r.id = $1 AND r.state = 'Ready'
     RETURNING r.id, coalesce(r.promotion_asked_at, r.ready_at) AS asked_at
+), requested AS (
+    UPDATE release_comparisons c
+       SET state = 'Waiting', requested_at = now(), due_at = now(), attempts = 0, steps = 0, error = NULL
+      FROM asked a
+     WHERE c.release_id = a.id AND c.limits <> '{}' AND c.state IN ('Idle', 'Done', 'Failed') AND NOT is_current(c)
+       AND (c.taken_at IS NULL OR c.taken_at < a.asked_at)
+    RETURNING c.dataset_uuid
 )
-UPDATE release_comparisons c
-   SET state = 'Waiting', requested_at = now(), due_at = now(), attempts = 0, steps = 0, error = NULL
-  FROM asked a
- WHERE c.release_id = a.id AND c.limits <> '{}' AND c.state IN ('Idle', 'Done', 'Failed') AND NOT is_current(c)
-   AND (c.taken_at IS NULL OR c.taken_at < a.asked_at);
+SELECT count(*) FROM requested;
 
 -- name: next_comparison
 -- The comparison that is due, locked, with what it is to compare. `is_late`: it has waited for longer than $1.
@@ -62,6 +65,12 @@ SELECT c.release_id, c.dataset_uuid, c.org_id,
  ORDER BY c.due_at
  LIMIT 1
    FOR NO KEY UPDATE OF c SKIP LOCKED;
+
+-- name: next_due
+-- Seconds until a comparison is due, also one that is leased; NULL if none is requested.
+SELECT extract(epoch FROM min(c.due_at) - clock_timestamp())::float8
+  FROM release_comparisons c JOIN releases r ON r.id = c.release_id
+ WHERE c.state IN ('Waiting', 'Running') AND r.state IN ('Building', 'Ready');
 
 -- name: compare_later
 -- A comparison waits for $3 more: the release has not processed yet what the serving versions have.
