@@ -5,6 +5,7 @@
     |   +-- SettingsError       a setting is unknown, impossible or missing
     |   +-- InvalidDag          a DAG's YAML was refused; carries every problem found
     |   +-- InvalidRequest      a body, header or parameter was refused; `where` is its JSON pointer
+    |   |   +-- HungUp          the caller no longer waits for the answer
     |   +-- BodyTooLarge        a webhook's body is larger than its source takes
     |   +-- InvalidAbi          a contract's ABI that cannot be read
     |   +-- InvalidBundle       a zip of user code was refused; `where` is the entry at fault
@@ -65,7 +66,7 @@ whether a retryable failure is the platform's own; such an end of an attempt doe
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
 
@@ -80,9 +81,7 @@ class TraceError(Exception):
 
     def __init__(self, message: str, *, where: str | None = None, hint: str | None = None) -> None:
         super().__init__(message)
-        self.message = message
-        self.where = where
-        self.hint = hint
+        self.message, self.where, self.hint = message, where, hint
 
     def as_dict(self) -> dict[str, Any]:
         """The shape that `--json` prints and every API returns."""
@@ -92,8 +91,7 @@ class TraceError(Exception):
 class _PlatformFault:
     """Of the platform: a retry may help."""
 
-    retryable = True
-    platform = True
+    retryable = platform = True
 
 
 class BadInput(TraceError):
@@ -127,14 +125,11 @@ class InvalidDag(BadInput):
         first, count = problems[0], len(problems)
         summary = str(first) if count == 1 else f"{count} problems, the first at {first}"
         super().__init__(summary, where=f"line {first.line}, column {first.column}", hint=first.suggestion)
-        self.problems = tuple(problems)
-        self.warnings = tuple(warnings)
+        self.problems, self.warnings = tuple(problems), tuple(warnings)
 
     def as_dict(self) -> dict[str, Any]:
-        return super().as_dict() | {
-            "problems": [asdict(problem) for problem in self.problems],
-            "warnings": [asdict(warning) for warning in self.warnings],
-        }
+        problems, warnings = (list(map(asdict, found)) for found in (self.problems, self.warnings))
+        return super().as_dict() | {"problems": problems, "warnings": warnings}
 
 
 class InvalidRequest(BadInput):
@@ -184,9 +179,7 @@ class InvalidSql(BadInput):
     ) -> None:
         place = None if line is None else f"line {line}, column {column}"
         super().__init__(message, where=place, hint=hint)
-        self.line = line
-        self.column = column
-        self.reason = reason
+        self.line, self.column, self.reason = line, column, reason
 
 
 class InvalidBackup(BadInput):
@@ -404,19 +397,3 @@ class PostgresFailed(SetupError):
 
 class SchemaMismatch(SetupError):
     code = "schema_mismatch"
-
-
-def is_platform_fault(code: str | None, *, retryable: bool) -> bool:
-    """Whether a failure with this code, as a task reports it, is the platform's."""
-    return retryable and code in PLATFORM_CODES
-
-
-def _tree(kind: type[TraceError]) -> Iterator[type[TraceError]]:
-    yield kind
-    for below in kind.__subclasses__():
-        yield from _tree(below)
-
-
-KINDS = {kind.code: kind for kind in _tree(TraceError)}
-PLATFORM_KINDS = {code: kind for code, kind in KINDS.items() if kind.platform}
-PLATFORM_CODES = frozenset(PLATFORM_KINDS)

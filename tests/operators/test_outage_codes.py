@@ -5,7 +5,8 @@ from __future__ import annotations
 import psycopg
 import pytest
 
-from tracelake.errors import PLATFORM_CODES, DatabaseUnavailable, WorkFailed, is_platform_fault
+from tracelake.domain.error_codes import KINDS, PLATFORM_CODES, is_platform_fault
+from tracelake.errors import DatabaseUnavailable, HungUp, InvalidRequest, WorkFailed
 from tracelake.worker.wait_for_data import is_outage
 
 
@@ -46,3 +47,8 @@ def test_the_error_tree_lists_the_retryable_platform_codes() -> None:
     assert is_platform_fault("busy", retryable=True)
     assert not is_platform_fault("busy", retryable=False)
     assert not is_platform_fault(None, retryable=True)
+
+
+def test_an_error_without_a_code_of_its_own_is_raised_again_as_the_one_above_it() -> None:
+    assert issubclass(HungUp, InvalidRequest)
+    assert KINDS[HungUp.code] is InvalidRequest

@@ -11,10 +11,10 @@ import pytest
 from tests.support.spark.session import shared_session
 from tracelake.adapters.objects_disk import DiskObjects
 from tracelake.data.files.parquet_writer import OutputFolder, write_ranges
+from tracelake.domain.error_codes import PLATFORM_CODES, is_platform_fault
 from tracelake.domain.object_names import Folder
 from tracelake.domain.ranges import Range
 from tracelake.errors import (
-    PLATFORM_CODES,
     DiskFull,
     ObjectsUnavailable,
     ProviderThrottled,
@@ -22,7 +22,6 @@ from tracelake.errors import (
     TraceError,
     WorkFailed,
     WrongChain,
-    is_platform_fault,
 )
 from tracelake.spark.failures import rebuilt, spark_failures
 

@@ -15,8 +15,8 @@ from urllib.parse import quote
 import httpx
 import msgspec
 
-from tracelake import errors
 from tracelake.cli.options import settings_of
+from tracelake.domain.error_codes import KINDS
 from tracelake.errors import (
     Busy,
     InvalidDag,
@@ -237,9 +237,6 @@ def _invalid_sql(document: dict[str, Any]) -> InvalidSql:
     refusal = InvalidSql(document["message"], hint=document["hint"])
     refusal.where = document["where"]
     return refusal
-
-
-KINDS: Mapping[str, type[TraceError]] = {code: kind for code, kind in errors.KINDS.items() if kind is not InvalidDag}
 
 
 def _decode(response: httpx.Response, answer: type[A]) -> A:

@@ -8,7 +8,8 @@ from contextlib import contextmanager
 from typing import Any, Final
 
 from tracelake import errors
-from tracelake.errors import PLATFORM_KINDS, DiskFull, TraceError, WorkFailed
+from tracelake.domain.error_codes import PLATFORM_KINDS
+from tracelake.errors import DiskFull, TraceError, WorkFailed
 
 DATA = ("22", "23", "42", "0A", "2E")
 """SQLSTATE classes of mistakes in the data or the query: a retry fails again."""

@@ -13,9 +13,10 @@ from tracelake.capability.claims import Claims
 from tracelake.dispatcher.events.accept import read_invalidations
 from tracelake.dispatcher.events.new_events import NewEvent, read_events
 from tracelake.dispatcher.tasks.verify_outputs import Schema, verify_outputs
+from tracelake.domain.error_codes import is_platform_fault
 from tracelake.domain.event import PartitionScope
 from tracelake.domain.task import TaskState
-from tracelake.errors import InvalidRequest, is_platform_fault
+from tracelake.errors import InvalidRequest
 from tracelake.ports import ObjectStore
 from tracelake.wire.output_messages import CompleteRequest
 from tracelake.wire.user.tasks import Fault

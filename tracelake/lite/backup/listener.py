@@ -22,7 +22,8 @@ from typing import Any, Final
 
 import msgspec
 
-from tracelake.errors import KINDS, BadInput, Conflict, Forbidden, Refused, SetupError, TraceError, Unavailable
+from tracelake.domain.error_codes import KINDS
+from tracelake.errors import BadInput, Conflict, Forbidden, Refused, SetupError, TraceError, Unavailable
 from tracelake.lite.backup.contents import Manifest
 from tracelake.lite.backup.make import Running, make_backup
 from tracelake.lite.backup.progress import Canceled, Progress
