@@ -7,13 +7,12 @@ counts the distinct values of that column anyway and finds as many as rows.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field
 
 from tracelake.domain.dag.catalog import ConfigPath, ConfigProblem, OperatorSpec, Wired, checked_by, every_input
 from tracelake.domain.dag.model import Output, Storage
-from tracelake.domain.filter.tree import Op
 from tracelake.domain.ranges import Range, format_partition_key, intersect, subtract
 from tracelake.domain.suggest import closest
 from tracelake.errors import InvalidSql, WorkFailed
@@ -33,16 +32,23 @@ from tracelake.operators.helpers.quality_checks import (
     RowCount,
     Sql,
     Unique,
-    about,
     ends,
     report,
+)
+from tracelake.operators.helpers.quality_columns import (
+    SAMPLES,
+    aggregates,
+    called,
+    everything,
+    fails,
+    in_order,
+    row_text,
+    sample_rows,
 )
 from tracelake.wire.markers import NUMBER
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
-
-SAMPLES: Final = 5
+    from pyspark.sql import DataFrame
 
 
 class Config(OperatorConfig):
@@ -177,7 +183,7 @@ class _Part:
             if wrong.retryable or check.level == "fail":
                 raise
             return CheckResult(
-                _called(check),
+                called(check),
                 check.level,
                 passed=False,
                 failing_rows=0,
@@ -209,7 +215,7 @@ class _Part:
         counts = [f.count(f.lit(1)).alias("rows")]
         for index, check in checks.items():
             if not isinstance(check, Sql) and self._input(check) == name:
-                counted = _counts(frame, check, self._numbered(name, checks))
+                counted = aggregates(frame, check, self._numbered(name, checks))
                 counts += [column.alias(f"{key}_{index}") for key, column in counted.items()]
         row = frame.agg(*counts).first()
         return row.asDict() if row is not None else {}
@@ -239,7 +245,7 @@ class _Part:
             else:
                 failing, explanation = self._unique(check)
         return CheckResult(
-            _called(check), check.level, failing == 0, min(failing, MOST_ROWS), explanation if failing else ""
+            called(check), check.level, failing == 0, min(failing, MOST_ROWS), explanation if failing else ""
         )
 
     def _judged(
@@ -267,19 +273,19 @@ class _Part:
     def _explained(self, check: Any, failing: int, what: str) -> str:
         """With some sample rows, read only when there are any."""
         frame = self._frame(self._input(check))
-        bad = frame.where(_bad(frame, check))
-        return f"{failing} rows {what}, such as {_samples(bad)}"
+        bad = frame.where(fails(frame, check))
+        return f"{failing} rows {what}, such as {sample_rows(bad)}"
 
     def _unique(self, check: Unique) -> tuple[int, str]:
         from pyspark.sql import functions as f
 
         frame = self._frame(self._input(check))
         groups = frame.groupBy(*check.columns).agg(f.count(f.lit(1)).alias("_times")).where(f.col("_times") > 1)
-        total = f.sum(f.col("_times") - 1).over(_everything())
+        total = f.sum(f.col("_times") - 1).over(everything())
         rows = groups.withColumn("_all", total).orderBy(*check.columns).limit(SAMPLES).collect()
         if not rows:
             return 0, ""
-        keys = ", ".join(_say({name: row[name] for name in check.columns}) for row in rows)
+        keys = ", ".join(row_text({name: row[name] for name in check.columns}) for row in rows)
         return int(rows[0]["_all"]), f"{rows[0]['_all']} rows more than keys, such as {keys}"
 
     def _gaps(self, check: Continuous, rows: int, counts: Mapping[str, Any]) -> tuple[int, str]:
@@ -309,7 +315,7 @@ class _Part:
         there = frame.select(number.alias("n")).where(wanted).distinct()
         outer = self._ctx.spark.createDataFrame([(str(first - 1),), (str(last + 1),)], "n string")
         edges = there.unionAll(outer.select(f.col("n").cast(kind)))
-        after = edges.withColumn("next", f.lead("n").over(_in_order("n")))
+        after = edges.withColumn("next", f.lead("n").over(in_order("n")))
         found = after.where(f.col("next") > f.col("n") + 1).orderBy("n").limit(SAMPLES).collect()
         spans = [(int(row["n"]) + 1, int(row["next"]) - 1) for row in found]
         return ", ".join(str(start) if start == end else f"{start}-{end}" for start, end in spans)
@@ -322,83 +328,14 @@ class _Part:
 
         query = _checked(check.query, [item.name for item in self._ctx.inputs])
         frame = select(self._ctx.spark, query, {name: self._frame(name) for name in query.tables}, without_plans=True)
-        total = f.count(f.lit(1)).over(_everything())
+        total = f.count(f.lit(1)).over(everything())
         rows = frame.withColumn("_all", total).limit(SAMPLES).collect()
         if not rows:
             return 0, ""
-        samples = ", ".join(_say({key: value for key, value in row.asDict().items() if key != "_all"}) for row in rows)
+        samples = ", ".join(
+            row_text({key: value for key, value in row.asDict().items() if key != "_all"}) for row in rows
+        )
         return int(rows[0]["_all"]), f"{rows[0]['_all']} rows, such as {samples}"
-
-
-def _counts(frame: DataFrame, check: Any, numbered: set[str]) -> dict[str, Column]:
-    from pyspark.sql import functions as f
-
-    if isinstance(check, NotNull | InRange):
-        return {"bad": f.count_if(_bad(frame, check))}
-    if isinstance(check, Continuous):
-        column = _whole_numbers(frame, check)
-        return {"least": f.min(column), "most": f.max(column), "different": f.count_distinct(column)}
-    if isinstance(check, Unique) and len(check.columns) == 1 and check.columns[0] in numbered:
-        column = frame[check.columns[0]]
-        return {"different": f.count_distinct(column), "nulls": f.count_if(column.isNull())}
-    return {}
-
-
-def _whole_numbers(frame: DataFrame, check: Continuous) -> Column:
-    from pyspark.sql.types import DecimalType, IntegralType, NullType
-
-    column, kind = frame[check.column], frame.select(check.column).schema[0].dataType
-    if isinstance(kind, IntegralType | NullType) or (isinstance(kind, DecimalType) and kind.scale == 0):
-        return column
-    raise WorkFailed(
-        f"{_called(check)}: the column is {kind.simpleString()}, and only whole numbers can be continuous",
-        where="/config/checks",
-    )
-
-
-def _bad(frame: DataFrame, check: Any) -> Column:
-    """Return the condition for rows that fail; NULL is never out of range: `not_null` checks for it."""
-    from pyspark.sql import functions as f
-
-    from tracelake.data.compare_number import compared_with
-
-    if isinstance(check, NotNull):
-        found = [frame[name].isNull() for name in check.columns]
-    else:
-        limits = [(Op.LT, check.min), (Op.GT, check.max)]
-        found = [compared_with(frame, check.column, op, limit) for op, limit in limits if limit is not None]
-    bad = found[0]
-    for item in found[1:]:
-        bad = bad | item
-    return f.coalesce(bad, f.lit(False))  # noqa: FBT003 - a literal
-
-
-def _everything() -> Any:
-    from pyspark.sql import Window
-
-    return Window.partitionBy()
-
-
-def _in_order(column: str) -> Any:
-    from pyspark.sql import Window
-
-    return Window.orderBy(column)
-
-
-def _samples(frame: DataFrame) -> str:
-    return ", ".join(_say(row.asDict()) for row in frame.limit(SAMPLES).collect())
-
-
-def _say(row: Mapping[str, Any]) -> str:
-    def value(item: Any) -> str:
-        return f"0x{item.hex()}" if isinstance(item, bytes | bytearray) else str(item)
-
-    return "(" + ", ".join(f"{name}={value(item)[:80]}" for name, item in list(row.items())[:8]) + ")"
-
-
-def _called(check: Check) -> str:
-    """The name in the report."""
-    return check.name or f"{check.kind} {about(check)}".strip()
 
 
 def _checked(query: str, inputs: Sequence[str]) -> Any:
