@@ -32,6 +32,7 @@ from tracelake.lite.network_ports import LOOPBACK, free_port
 from tracelake_demo.check_alerts import Raised, raised
 from tracelake_demo.check_rows import Story, check_datasets
 from tracelake_demo.receiver import Hook, listening
+from tracelake_demo.show_change import ShowChange
 from tracelake_demo.show_flow import ShowFlow
 from tracelake_demo.system import Command, Running, nobodys_settings, up
 from tracelake_devchain.chain import Chain
@@ -46,8 +47,6 @@ RANGE, FINALITY = 50, 32
 STORY: Final = Story(PAST, PIECE, RANGE)
 CHAIN_ID: Final = 1337
 FUNCTION: Final = "large_transfers"
-AMOUNT: Final = "sum(value_decimal) AS amount"
-DAILY: Final = "SELECT * FROM daily_volume ORDER BY day, token"
 QUERIES: Final = (
     "SELECT token, sum(transfers) AS n FROM daily_volume GROUP BY token",
     "SELECT token, median(transfers) AS n FROM daily_volume GROUP BY token",
@@ -122,7 +121,8 @@ class _Show:
             self._datasets(system, self._alerts(system, truth))
             self._queries(system)
             self._explain(system)
-            self._change(system)
+            self._heading("A change of SQL: planned, built beside what serves, compared, promoted, and rolled back")
+            ShowChange(system, self._home.root.parent / f"{DAG}.yaml", self._line, self._expect).show()
             self._heading("A queue that is too long pauses what is upstream; a schedule fires a source")
             ShowFlow(system, self._line, self._wait, self._expect).show()
             families = {int(process["pid"]) for process in system.processes()}
@@ -287,41 +287,6 @@ class _Show:
             output = UUID.sub(r"\1...", step["sentence"])
             self._line(f"{step['kind']:<8} {output}")
         self._line(f"so       {found['verdict']}")
-
-    def _change(self, system: Running) -> None:
-        self._heading("A change of SQL: planned, built beside what serves, compared, promoted, and rolled back")
-        file = self._home.root.parent / f"{DAG}.yaml"
-        text = file.read_text()
-        file.write_text(text.replace(AMOUNT, f"{AMOUNT}, max(value_decimal) AS largest"))
-        plan = system.trace("plan", str(file))
-        built = [row["dataset"] for row in plan["datasets"] if row["action"] != "carry on"]
-        self._expect(built == ["daily_volume"], f"only daily_volume is built again, not {built}")
-        self._line(f"trace plan           daily_volume is built again; {len(plan['datasets']) - 1} datasets carry on")
-        before = system.query(DAILY)
-        release = system.trace("deploy", str(file), "--plan", plan["hash"], "--wait")["release"]
-        self._expect(release["state"] == "Ready", f"the release is ready: {release}")
-        self._expect(system.query(DAILY) == before, "queries read the former rows until then")
-        self._line(f"trace deploy         release {release['id'][:8]}... is ready; queries read the former rows")
-        self._compare(system, release["id"])
-        system.trace("release", "promote", release["id"])
-        (largest,) = system.query("SELECT max(largest) AS largest FROM daily_volume")
-        self._expect(largest["largest"] is not None, "the new column has values")
-        self._line("trace release        promoted: daily_volume has a column `largest`, at once for everybody")
-        system.trace("release", "rollback", release["id"])
-        self._expect(system.query(DAILY) == before, "the former rows are back")
-        self._line("                     rolled back: the former rows are back")
-
-    def _compare(self, system: Running, release: str) -> None:
-        """The query was only extended: every row is as before."""
-        (found,) = system.trace("release", "show", release, "--diff")["comparisons"]
-        diff = found["result"]
-        self._expect(found["state"] == "Done", f"{found['dataset']} was compared: {found['error']}")
-        new = [change["column"] for change in diff["schema"]]
-        self._expect(new == ["largest"], f"one column is new, not {new}")
-        same = diff["rows_a"] == diff["rows_b"] == diff["equal"]
-        self._expect(same, f"the other columns have the same values: {diff}")
-        rows = f"all {diff['equal']:,} rows are equal in the columns that both have; `largest` is new"
-        self._line(f"trace release show   with --diff: {rows}")
 
     def _kill_dispatcher(self, system: Running) -> str:
         began = time.monotonic()
