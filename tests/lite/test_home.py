@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from tracelake.errors import HomeInUse, SetupError
-from tracelake.lite.home import Home, ensure_issuer_key, ensure_service_tokens, held, holder, public_pem
-from tracelake.lite.up import _socket_folder
+from tracelake.lite.home import Home, ensure_issuer_key, ensure_service_tokens, held, holder, public_pem, socket_folder
 
 
 @pytest.fixture
@@ -91,9 +90,9 @@ def test_a_note_that_names_anything_but_our_own_folder_removes_nothing(home: Hom
     treasure = tmp_path / "treasure"
     treasure.mkdir()
     (home.lock.parent / "sockets").write_text(str(treasure))
-    folder = _socket_folder(home)
+    folder = socket_folder(home)
     assert treasure.exists()
     assert folder.name.startswith("trace-")
-    left = _socket_folder(home)
+    left = socket_folder(home)
     assert not folder.exists()
     left.rmdir()

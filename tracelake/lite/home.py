@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import shutil
 import tempfile
 import time
 from collections.abc import Iterable, Iterator
@@ -179,6 +180,19 @@ def write_status(path: Path, text: str) -> None:
             raise
         with path.open("r+b", buffering=0) as file:
             file.write(padded.encode())
+
+
+def socket_folder(home: Home) -> Path:
+    """A new one each time; removes the one that a killed `trace up` left."""
+    note = home.lock.parent / "sockets"
+    if note.exists():
+        left = Path(note.read_text().strip())
+        if left.name.startswith("trace-") and left.parent == Path(tempfile.gettempdir()):  # ours, and nothing else
+            shutil.rmtree(left, ignore_errors=True)
+    folder = Path(tempfile.mkdtemp(prefix="trace-"))
+    folder.chmod(0o711)
+    write_private(note, str(folder))
+    return folder
 
 
 def ensure_service_tokens(home: Home, services: Iterable[str]) -> dict[str, str]:

@@ -7,7 +7,6 @@ import json
 import os
 import shutil
 import signal
-import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
@@ -36,6 +35,7 @@ from tracelake.lite.home import (
     held,
     public_pem,
     replace_service_token,
+    socket_folder,
     write_private,
     write_status,
 )
@@ -107,7 +107,7 @@ class _Up:
         self._worker: Child | None = None
         self._s3: SeaweedFS | None = None
         # Unix sockets need short paths that the server's user can reach: not in the home.
-        self._sockets = _socket_folder(home)
+        self._sockets = socket_folder(home)
         self._until_stopped = AsyncExitStack()
         self._supervisor = Supervisor(self._settings.up, home.logs, self._sockets, self._changed)
 
@@ -372,19 +372,6 @@ def _refuse_unknown(without: frozenset[str]) -> None:
         raise SettingsError(
             f"there is no process {name!r}", where="--without", hint=f"they are: {', '.join(PROCESSES)}"
         )
-
-
-def _socket_folder(home: Home) -> Path:
-    """A new one each time; removes the one that a killed `trace up` left."""
-    note = home.lock.parent / "sockets"
-    if note.exists():
-        left = Path(note.read_text().strip())
-        if left.name.startswith("trace-") and left.parent == Path(tempfile.gettempdir()):  # ours, and nothing else
-            shutil.rmtree(left, ignore_errors=True)
-    folder = Path(tempfile.mkdtemp(prefix="trace-"))
-    folder.chmod(0o711)
-    write_private(note, str(folder))
-    return folder
 
 
 def _open(cluster: postgres.Cluster) -> tuple[str, Embedded]:
