@@ -35,21 +35,10 @@ class StoredMember(Row, frozen=True):
     active: UUID | None
 
 
-class ReleaseRead(Row, frozen=True):
+class ReleaseRead(Read, frozen=True):
     """An input of a job of a release."""
 
     dag_name: str
-    job_id: UUID
-    job_name: str
-    dataset_uuid: UUID
-    dataset_version: UUID
-    makes_whole: bool
-    takes_history: bool
-    input: str
-
-    @property
-    def read(self) -> Read:
-        return Read(*(getattr(self, name) for name in Read.__struct_fields__))
 
 
 async def list_releases(pool: asyncpg.Pool, org_id: UUID) -> ReleaseList:
@@ -81,7 +70,7 @@ async def count_units(database: Queryable, release_id: UUID) -> dict[str, Counte
     counts: dict[str, Counter[str]] = {}
     for read in reads:
         of_dag = counts.setdefault(read.dag_name, Counter())
-        async for page in states(database, read.read):
+        async for page in states(database, read):
             of_dag.update(state for _, state in page)
     return counts
 

@@ -158,14 +158,14 @@ UPDATE releases SET when_ready = false, message = $2 WHERE id = $1;
 
 -- name: list_release_reads
 -- The inputs that the jobs of a release process while it is built.
-SELECT j.dag_name, r.job_id, r.job_name, r.dataset_uuid, r.dataset_version, r.makes_whole, r.takes_history,
-       coalesce(d.name, d.producer_job_name || '[' || d.producer_output_index || ']', d.id::text) AS input
+SELECT r.job_id, r.job_name, r.dataset_uuid, r.dataset_version, r.makes_whole, r.takes_history,
+       coalesce(d.name, d.producer_job_name || '[' || d.producer_output_index || ']', d.id::text) AS input, j.dag_name
   FROM release_members m
   JOIN jobs j ON j.dag_version_id = m.dag_version_id
   JOIN job_reads r ON r.job_id = j.id
   JOIN datasets d ON d.id = r.dataset_uuid
  WHERE m.release_id = $1 AND r.takes_history AND writes_own_datasets(j.output_datasets)
- ORDER BY 1, 3, 8;
+ ORDER BY j.dag_name, r.job_name, input;
 
 -- name: lock_release
 -- A release of an organisation, locked, with its state.
