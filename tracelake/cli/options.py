@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
+from uuid import UUID
 
 import typer
 
@@ -17,6 +18,15 @@ Home = Annotated[
     typer.Option("--home", help="The home folder of Trace.", show_default="~/.trace", metavar="DIR"),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+RequestId = Annotated[
+    UUID | None,
+    typer.Option(
+        "--request-id",
+        help="A request with an id that was used before does nothing.",
+        metavar="UUID",
+        show_default="a new one",
+    ),
+]
 Yes = Annotated[bool, typer.Option("--yes", help="Do it without asking.")]
 
 

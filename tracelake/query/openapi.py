@@ -4,17 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from tracelake.wire.openapi import answers, as_json, operation, schemas
+from tracelake.wire.openapi import INTERNAL_SECURITY, answers, as_json, operation, schemas
 from tracelake.wire.query_messages import ARROW, QueryAnswer, QueryRequest, TaskQueryRequest
 from tracelake.wire.user.calls import CALLS, USER
 
 VERIFY = CALLS["verify_dataset"]
 DIFF = CALLS["diff_dataset"]
 
-SECURITY = {
-    "service": {"type": "apiKey", "in": "header", "name": "X-Trace-Worker-Token"},
-    "task": {"type": "apiKey", "in": "header", "name": "X-Trace-Task-Capability"},
-}
 ERRORS = {
     "400": "The request is invalid, or the query is refused; `where` names the part",
     "401": "No token, or an invalid one",
@@ -40,7 +36,7 @@ def document() -> dict[str, Any]:
         },
         "components": {
             "schemas": schemas([TaskQueryRequest, QueryRequest, QueryAnswer, VERIFY.answer, DIFF.answer]),
-            "securitySchemes": SECURITY,
+            "securitySchemes": INTERNAL_SECURITY,
         },
     }
 

@@ -9,6 +9,8 @@ from typing import Any
 
 import msgspec
 
+from tracelake.wire.message import CAPABILITY_HEADER
+from tracelake.wire.service_user import SERVICE_TOKEN
 from tracelake.wire.user.calls import PARTS, Call
 
 REFS = "#/components/schemas/{name}"
@@ -20,6 +22,11 @@ REFUSALS = {
     "409": "It conflicts with the current state",
     "503": "A service does not answer; a retry may help",
 }
+INTERNAL_SECURITY = {
+    "service": {"type": "apiKey", "in": "header", "name": SERVICE_TOKEN},
+    "task": {"type": "apiKey", "in": "header", "name": CAPABILITY_HEADER},
+}
+"""How services and tasks identify themselves; the Gateway's users have bearer tokens."""
 
 
 class ErrorDetail(msgspec.Struct):

@@ -36,7 +36,7 @@ from tracelake.wire.identity_messages import (
     UserTokenRequest,
 )
 from tracelake.wire.message import Message
-from tracelake.wire.openapi import answers, as_json, operation, query_parameters, schemas
+from tracelake.wire.openapi import INTERNAL_SECURITY, answers, as_json, operation, query_parameters, schemas
 from tracelake.wire.output_messages import (
     CompleteAnswer,
     CompleteBatchAnswer,
@@ -70,17 +70,13 @@ from tracelake.wire.user.calls import CALLS, USER
 
 TEXT = {"type": "string"}
 Identity = Literal["service", "task"]
-SECURITY = {
-    "service": {"type": "apiKey", "in": "header", "name": "X-Trace-Worker-Token"},
-    "task": {"type": "apiKey", "in": "header", "name": "X-Trace-Task-Capability"},
-}
 RESPONSES = {
-    "400": "What was sent cannot be right; `where` says what",
-    "401": "No token, or one that does not hold",
-    "403": "A good token that does not allow this",
-    "404": "No such thing",
-    "409": "The attempt is no longer the current one, or it contradicts what is already so",
-    "503": "The database, or what else is needed, is away; trying again may help",
+    "400": "The request is invalid; `where` names the part",
+    "401": "No token, or an invalid one",
+    "403": "A valid token that does not allow this",
+    "404": "There is no such object",
+    "409": "The attempt is no longer the current one, or the request contradicts the stored state",
+    "503": "The database or another component is unavailable; a retry may help",
 }
 
 
@@ -235,7 +231,7 @@ def document(service: Literal["task", "internal"] | None = None) -> dict[str, An
         "openapi": "3.1.0",
         "info": {"title": "Trace Dispatcher", "version": "1"},
         "paths": paths,
-        "components": {"schemas": schemas(kinds), "securitySchemes": SECURITY},
+        "components": {"schemas": schemas(kinds), "securitySchemes": INTERNAL_SECURITY},
     }
 
 

@@ -9,7 +9,7 @@ from uuid import UUID, uuid4
 
 import typer
 
-from tracelake.cli.options import Home, Json
+from tracelake.cli.options import Home, Json, RequestId
 from tracelake.errors import BadInput
 
 if TYPE_CHECKING:
@@ -23,15 +23,6 @@ OfDag = Annotated[str | None, typer.Option("--dag", help="Only sources of this D
 Body = Annotated[
     Path | None,
     typer.Option("--body", help="A JSON file that the task gets as what fired it.", metavar="FILE", show_default=False),
-]
-RequestId = Annotated[
-    UUID | None,
-    typer.Option(
-        "--request-id",
-        help="A request with an id that was used before does nothing.",
-        metavar="UUID",
-        show_default="a new one",
-    ),
 ]
 DeliveryId = Annotated[
     UUID, typer.Argument(help="As `trace source deliveries` lists it.", metavar="DELIVERY", show_default=False)

@@ -10,7 +10,7 @@ from uuid import UUID, uuid4
 
 import typer
 
-from tracelake.cli.options import Home, Json
+from tracelake.cli.options import Home, Json, RequestId
 from tracelake.errors import BadInput
 
 if TYPE_CHECKING:
@@ -22,15 +22,6 @@ Job = Annotated[str, typer.Argument(help="Its source, of kind `manual`.", metava
 Cursor = Annotated[int | None, typer.Option("--cursor", help="Up to this number.", metavar="N", min=0)]
 Partition = Annotated[str | None, typer.Option("--partition", help="One partition.", metavar="KEY")]
 Range = Annotated[str | None, typer.Option("--range", help="A range of blocks, both ends included.", metavar="A-B")]
-RequestId = Annotated[
-    UUID | None,
-    typer.Option(
-        "--request-id",
-        help="A request with an id that was used before does nothing.",
-        metavar="UUID",
-        show_default="a new one",
-    ),
-]
 Wait = Annotated[
     bool, typer.Option("--wait", help="Wait until its tasks have ended; the exit code is 1 if one did not complete.")
 ]
