@@ -8,6 +8,7 @@ from uuid import UUID
 
 import pytest
 
+from tests.support.job_fields import HOW_IT_RUNS
 from tracelake.domain.dag.catalog import Catalog
 from tracelake.domain.dag.hashes import config_hash, dataset_ids, generation_ids
 from tracelake.domain.dag.model import (
@@ -18,8 +19,6 @@ from tracelake.domain.dag.model import (
     Job,
     JobOutput,
     Output,
-    Retry,
-    Scaling,
     Source,
     SourceKind,
     Storage,
@@ -28,7 +27,6 @@ from tracelake.domain.dag.model import (
 )
 from tracelake.domain.dag.parse import parse_dag
 from tracelake.domain.ids import JobName, OrgId
-from tracelake.domain.pressure import Priority
 
 ORG = OrgId(UUID(int=7))
 
@@ -132,26 +130,10 @@ DECIDING: dict[str, Any] = {
     "udf": Udf("a.zip", "0" * 64, "main.handler"),
 }
 NOT_DECIDING: dict[str, Any] = {
-    "name": JobName("b"),  # the dataset's id follows it, so its hash need not
-    "activation": Activation.SOURCE,
+    **HOW_IT_RUNS,  # the id of a dataset follows the name of its job, so its hash need not
     "source": Source(SourceKind.MANUAL),
     "bootstrap": Bootstrap(reset_outputs=True),
-    "idle_timeout_seconds": 5,
-    "scaling": Scaling(1),
-    "priority": Priority.BULK,
-    "max_queue_depth": 5,
-    "max_queue_age_seconds": 5,
-    "resume_queue_depth": 5,
-    "replay": True,
-    "resume_queue_age_seconds": 5,
-    "timeout_seconds": 5,
-    "heartbeat_timeout_seconds": 5,
-    "heartbeat_interval_seconds": 1,
-    "max_attempts": 9,
-    "max_platform_failures": 9,
-    "retry": Retry(1, 2),
     "secrets": ("KEY",),
-    "cutover": {"max_missing_keys": 0},
 }
 
 

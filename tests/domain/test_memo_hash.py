@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.job_fields import HOW_IT_RUNS
 from tracelake.domain.dag.hashes import memo_hash
 from tracelake.domain.dag.model import (
     Activation,
@@ -18,8 +19,6 @@ from tracelake.domain.dag.model import (
     Job,
     JobOutput,
     Output,
-    Retry,
-    Scaling,
     Source,
     SourceKind,
     Storage,
@@ -28,7 +27,6 @@ from tracelake.domain.dag.model import (
 )
 from tracelake.domain.filter.parse import parse_where
 from tracelake.domain.ids import DatasetName, JobName
-from tracelake.domain.pressure import Priority
 from tracelake.operators.registry import specs
 
 BLOCKS = Input("blocks", JobOutput(JobName("load"), 0))
@@ -54,24 +52,8 @@ KEEPS: dict[str, list[Any]] = {
     "config": [{"query": "select number\n  -- the number\nFROM blocks"}],
     "inputs": [(replace(BLOCKS, upstream=JobOutput(JobName("renamed"), 1)),)],
     "outputs": [(replace(OUTPUT, name="renamed"),)],
-    "name": [JobName("renamed")],
-    "activation": [Activation.SOURCE],  # what it is decided by is the source
     "runtime": ["lambda"],
-    "idle_timeout_seconds": [5],
-    "scaling": [Scaling(1)],
-    "priority": [Priority.BULK],
-    "max_queue_depth": [5],
-    "max_queue_age_seconds": [5],
-    "resume_queue_depth": [5],
-    "resume_queue_age_seconds": [5],
-    "timeout_seconds": [5],
-    "heartbeat_timeout_seconds": [5],
-    "heartbeat_interval_seconds": [1],
-    "max_attempts": [9],
-    "max_platform_failures": [9],
-    "retry": [Retry(1, 2)],
-    "replay": [True],
-    "cutover": [{"max_missing_keys": 0}],
+    **{name: [value] for name, value in HOW_IT_RUNS.items()},
 }
 REFUSES: dict[str, list[Any]] = {
     "operator": ["python", "udf", "parquet_compact", "read_files", "quality", "noop", "unknown"],
