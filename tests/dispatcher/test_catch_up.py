@@ -7,7 +7,7 @@ from uuid import UUID, uuid4
 import pytest
 
 from tests.support.dispatcher.control import PULL, Org, deployed_and_active
-from tests.support.dispatcher.mill import READER, asked
+from tests.support.dispatcher.mill import READER, asked, variants
 from tests.support.dispatcher.run_tasks import caught_up, drain, settle
 from tests.support.verbs import activate_dag, deploy_dag, invalidate, trigger
 from tracelake.dispatcher.control import Control
@@ -17,18 +17,7 @@ pytestmark = pytest.mark.anyio
 
 OPERATORS = {"pull": PULL}
 
-DAG = """
-name: mill
-defaults: {runtime: ecs_platform}
-jobs:
-  - {name: ask, operator: pull, source: {kind: manual}}
-  - {name: grind, operator: pull, config: {n: 1}, inputs: [{from: {job: ask}}]}
-  - {name: bake, operator: pull, config: {n: 1}, inputs: [{from: {job: grind}}]}
-publish:
-  flour: {job: grind}
-"""
-OTHER_GRIND = DAG.replace("grind, operator: pull, config: {n: 1}", "grind, operator: pull, config: {n: 2}")
-OTHER_BAKE = DAG.replace("bake, operator: pull, config: {n: 1}", "bake, operator: pull, config: {n: 2}")
+DAG, OTHER_GRIND, OTHER_BAKE = variants("pull", "flour: {job: grind}")
 KINDS = "SELECT priority::text, history FROM tasks WHERE job_id = $1"
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -19,7 +18,6 @@ from tests.support.dispatcher.run_tasks import drain, run_some
 from tests.support.dispatcher.sql_jobs import Loads, as_set, queried, served_rows
 from tests.support.operators import registered
 from tracelake.dispatcher.versions.gaps import list_gaps
-from tracelake.errors import Conflict
 from tracelake.wire.user.backfills import GapsQuery
 
 VALUES = st.sampled_from(["a", "b", "a + 1", "a + b", "b * 2", "7"])
@@ -55,7 +53,6 @@ QUERIES = st.tuples(FIRST, SECOND, THIRD)
 SPANS = [(0, 4), (5, 9)]
 ROWS = st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4)), min_size=1, max_size=3)
 JOBS = ("first", "second", "third")
-NEWEST = "SELECT id FROM releases WHERE org_id = $1 ORDER BY created_at DESC LIMIT 1"
 SERVED = "SELECT j.name, j.config ->> 'query' AS query FROM jobs j JOIN dag_current_versions c USING (dag_version_id)"
 REUSED = "SELECT count(*) FROM tasks WHERE org_id = $1 AND memoized_from IS NOT NULL"
 
@@ -104,11 +101,7 @@ class ColumnMachine(MillMachine):
 
     @rule(verb=st.sampled_from([promoted, rolled_back, abandoned]), force=st.booleans())
     def change_release(self, verb: Callable[..., Coroutine[Any, Any, Any]], *, force: bool) -> None:
-        release = self.do(self.control.pool.fetchval(NEWEST, self.org.id))
-        how = {"force": force} if verb is promoted else {}
-        if release is not None:
-            with suppress(Conflict):
-                self.do(verb(self.control, self.org, release, **how))
+        self.change_newest_release(verb, force=force)
 
     @rule(span=st.sampled_from(SPANS), values=ROWS)
     def write(self, span: tuple[int, int], values: list[tuple[int, int]]) -> None:

@@ -44,7 +44,6 @@ SELECT p.partition_key AS key, p.dataset_version AS version, p.valid_from AS com
   JOIN partition_versions p ON p.dataset_version = s.dataset_version AND p.valid_to IS NULL
  WHERE d.org_id = $1 AND d.producer_job_name = 'grind'
 """
-NEWEST = "SELECT id FROM releases WHERE org_id = $1 ORDER BY created_at DESC LIMIT 1"
 # A range that was asked for again is made again if another version has become active since: once for each time at most.
 TWICE = """
 SELECT j.name, t.input_versions::text, count(*)
@@ -84,12 +83,7 @@ class VersionMachine(MillMachine):
 
     @rule(verb=st.sampled_from([promoted, rolled_back, abandoned]), force=st.booleans())
     def change_release(self, verb: Callable[..., Coroutine[Any, Any, Any]], *, force: bool) -> None:
-        """The newest one; most of them cannot be changed so, and must not be."""
-        release = self.do(self.control.pool.fetchval(NEWEST, self.org.id))
-        how = {"force": force} if verb is promoted else {}
-        if release is not None:
-            with suppress(Conflict):
-                self.do(verb(self.control, self.org, release, **how))
+        self.change_newest_release(verb, force=force)
 
     @rule()
     def build(self) -> None:

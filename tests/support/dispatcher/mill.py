@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
-from contextlib import AsyncExitStack
+from collections.abc import Callable, Coroutine
+from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 from uuid import UUID, uuid4
@@ -13,10 +13,12 @@ from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_as_test
 
 from tests.support.dispatcher.control import Org, an_org, control_for, deployed_and_active
+from tests.support.dispatcher.releases import promoted
 from tests.support.dispatcher.run_tasks import caught_up, settle
 from tests.support.verbs import retry_task, trigger
 from tracelake.dispatcher.control import Control
 from tracelake.dispatcher.maintenance.reconcile import Reconciler
+from tracelake.errors import Conflict
 from tracelake.settings import RUNTIMES, LoopSettings
 
 T = TypeVar("T")
@@ -26,6 +28,7 @@ defaults: {runtime: ecs_platform}
 jobs:
   - {name: sell, operator: pull, inputs: [{from: {dataset: flour}}]}
 """
+NEWEST = "SELECT id FROM releases WHERE org_id = $1 ORDER BY created_at DESC LIMIT 1"
 SETTINGS = LoopSettings(reconcile_seconds=0.000001, reconcile_grace_seconds=0, reconcile_slice_seconds=1e6)
 FAILED = """
 SELECT t.id
@@ -81,6 +84,14 @@ class MillMachine(RuleBasedStateMachine):
 
     def deploy(self, variant: str) -> None:
         self.do(deployed_and_active(self.control, self.org, variant))
+
+    def change_newest_release(self, verb: Callable[..., Coroutine[Any, Any, Any]], *, force: bool) -> None:
+        """Most of them cannot be changed so, and must not be."""
+        release = self.do(self.control.pool.fetchval(NEWEST, self.org.id))
+        how = {"force": force} if verb is promoted else {}
+        if release is not None:
+            with suppress(Conflict):
+                self.do(verb(self.control, self.org, release, **how))
 
     @rule()
     def catch_up(self) -> None:
