@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shutil
 import signal
@@ -16,9 +15,10 @@ from pathlib import Path
 import hypothesis
 import pytest
 
+from tests.support import checkouts
 from tests.support.moto import running_moto
 from tests.support.one_connection import one_connection_each
-from tests.support.postgres import RunningServer, running
+from tests.support.postgres import QUICK, RunningServer, running
 from tests.support.schedule import SlowestFirst, add_long_option, leave_out_long_tests
 from tests.support.spark.session import end_shared, share_with_generated_code
 from tests.support.systems.processes import ForkServer, running_fork_server
@@ -30,15 +30,6 @@ from tracelake.lite.seaweedfs import SeaweedFS
 from tracelake.settings import ObjectSettings
 from tracelake.store.migrate import Database, migrate
 
-# A test's database need not survive a power cut, only a kill: that needs no fsync. And nobody guesses its password for
-# long: a login, of which a test has a dozen, need not take milliseconds.
-QUICK = {
-    "fsync": "off",
-    "full_page_writes": "off",
-    "shared_buffers": "64MB",
-    "max_wal_size": "256MB",
-    "scram_iterations": "1",
-}
 IN_MEMORY_BYTES = 4 * 1024**3
 
 
@@ -222,12 +213,3 @@ def shared_data() -> Path:
         if (place / "execution-apis").is_dir():
             return place
     pytest.skip("there is no shared/data beside the checkout")
-
-
-def checkouts() -> Iterator[Path]:
-    """The current one, and the one that it is a worktree of."""
-    here = Path(__file__).parents[1]
-    yield here
-    asked = ["git", "-C", str(here), "rev-parse", "--path-format=absolute", "--git-common-dir"]
-    with contextlib.suppress(OSError, subprocess.CalledProcessError):
-        yield Path(subprocess.run(asked, capture_output=True, text=True, check=True).stdout.strip()).parent

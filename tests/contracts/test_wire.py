@@ -9,7 +9,7 @@ from uuid import UUID
 import msgspec
 import pytest
 
-from tests.conftest import checkouts
+from tests.support import checkouts
 from tests.support.cases.specification import BLOCK, ID, TEXTS, has_shape, variants
 from tests.support.session_policy import allows
 from tracelake.domain.grants import StorageGrant

@@ -18,12 +18,11 @@ from uuid import uuid4
 
 import pytest
 
-from tests.runner.conftest import HANDS
 from tests.support.cases.hostile_storage import ESCAPES
 from tests.support.operators import registered
 from tests.support.postgres import RunningServer
 from tests.support.service_tokens import TOKENS
-from tests.support.systems.runner import RunnerSystem, running_system
+from tests.support.systems.runner import HANDS, RunnerSystem, running_system
 from tests.support.udf.bundles import zipped
 from tests.support.waiting import until
 from tracelake.domain.object_names import ObjectName

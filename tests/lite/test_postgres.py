@@ -14,8 +14,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from tests.conftest import QUICK
-from tests.support.postgres import RunningServer, running
+from tests.support.postgres import QUICK, RunningServer, running
 from tracelake.errors import PostgresFailed
 from tracelake.lite.network_ports import free_port
 from tracelake.lite.postgres import Cluster, prepare, reset_password

@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.postgres import RunningServer
 from tests.support.spark.session import QUICK, a_session
-from tests.support.systems.query import QuerySystem, another_service, started_system, with_rows
+from tests.support.systems.query import MEGABYTES, QuerySystem, another_service, started_system, with_rows
 from tracelake.query.spark import BATCH_BYTES
 from tracelake.store.migrate import Database
 
@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 NAMES: tuple[Literal["state"], Literal["queue"], Literal["data"]] = ("state", "queue", "data")
-MEGABYTES = 8
-"""The size limit of a result: the session's limit and the service's are one setting in a real process."""
 
 
 @pytest.fixture(scope="package")

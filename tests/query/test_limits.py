@@ -9,9 +9,8 @@ from uuid import UUID, uuid4
 import httpx
 import pytest
 
-from tests.query.conftest import MEGABYTES
 from tests.support.service_tokens import as_service
-from tests.support.systems.query import FOREVER, ROWS, QuerySystem
+from tests.support.systems.query import FOREVER, MEGABYTES, ROWS, QuerySystem
 from tests.support.waiting import SECONDS
 from tracelake.errors import Busy
 from tracelake.query.slots import Kind, Reserved, Slots

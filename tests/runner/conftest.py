@@ -9,13 +9,8 @@ import pytest
 
 from tests.support.operators import registered
 from tests.support.postgres import RunningServer
-from tests.support.systems.runner import RunnerSystem, running_system
-from tracelake.domain.dag.catalog import OperatorSpec, checked_by
-from tracelake.domain.dag.model import Storage
-from tracelake.operators.api.outcome import OperatorConfig as NoConfig
+from tests.support.systems.runner import HANDS, RunnerSystem, running_system
 from tracelake.store.migrate import Database
-
-HANDS = OperatorSpec(checked_by(NoConfig), frozenset({"ecs_udf"}), storages=(Storage.PARQUET, Storage.BUFFERED))
 
 
 @pytest.fixture(scope="package")

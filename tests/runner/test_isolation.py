@@ -13,9 +13,8 @@ from uuid import uuid4
 import psutil
 import pytest
 
-from tests.runner.conftest import HANDS
 from tests.support.operators import registered
-from tests.support.systems.runner import RunnerSystem, invocation, running_system
+from tests.support.systems.runner import HANDS, RunnerSystem, invocation, running_system
 from tests.support.waiting import until
 from tracelake.errors import SetupError
 from tracelake.sandbox.bubblewrap import Isolation, bwraps, choose_isolation

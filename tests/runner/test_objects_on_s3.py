@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from tests.runner.conftest import HANDS
 from tests.support.operators import registered
-from tests.support.systems.runner import running_system
+from tests.support.systems.runner import HANDS, running_system
 from tracelake.domain.object_names import ObjectName
 from tracelake.lite.seaweedfs import SeaweedFS
 from tracelake.settings import CredentialSettings, load_settings

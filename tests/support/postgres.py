@@ -20,6 +20,16 @@ from tracelake.errors import PostgresFailed
 from tracelake.lite.launch import spawn
 from tracelake.lite.postgres import SUPERUSER, Cluster, _last_error, answers, prepare, reset_password
 
+# A test's database need not survive a power cut, only a kill: that needs no fsync. And nobody guesses its password for
+# long: a login, of which a test has a dozen, need not take milliseconds.
+QUICK = {
+    "fsync": "off",
+    "full_page_writes": "off",
+    "shared_buffers": "64MB",
+    "max_wal_size": "256MB",
+    "scram_iterations": "1",
+}
+
 
 @contextmanager
 def running(cluster: Cluster) -> Iterator[RunningServer]:

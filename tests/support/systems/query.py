@@ -50,6 +50,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 ROWS = 20
+MEGABYTES = 8
+"""The size limit of a result: the session's limit and the service's are one setting in a real process."""
 DAG = """
 name: shop
 defaults: {{runtime: ecs_platform}}

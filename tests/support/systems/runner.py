@@ -25,6 +25,9 @@ from tests.support.service_tokens import TOKENS
 from tests.support.systems.walk import OnDispatcher, Walk, walking
 from tests.support.udf.bundles import zipped
 from tests.support.waiting import SECONDS
+from tracelake.domain.dag.catalog import OperatorSpec, checked_by
+from tracelake.domain.dag.model import Storage
+from tracelake.operators.api.outcome import OperatorConfig as NoConfig
 from tracelake.runtime.http_client import AsyncClient
 from tracelake.runtime.listeners import open_listeners
 from tracelake.sandbox.bubblewrap import Isolation, choose_isolation
@@ -37,6 +40,7 @@ from tracelake.wiring import session_objects
 
 INVOKE_TOKEN = "what the Dispatcher shows"
 EXECUTABLE = 0o100755
+HANDS = OperatorSpec(checked_by(NoConfig), frozenset({"ecs_udf"}), storages=(Storage.PARQUET, Storage.BUFFERED))
 DAG = """
 name: code
 jobs:
