@@ -69,3 +69,11 @@ def test_the_metadata_names_no_file_and_no_address_that_is_not_there() -> None:
     assert (ROOT / PROJECT["readme"]).exists()
     assert not {"license", "license-files", "urls"} & set(PROJECT)
     assert all(f"Programming Language :: Python :: 3.{minor}" in PROJECT["classifiers"] for minor in (11, 12, 13))
+
+
+def test_no_file_of_the_product_has_more_than_400_lines() -> None:
+    packages = ("tracelake", "tracelake_demo", "tracelake_devchain", "trace_udf")
+    files = [file for package in packages for file in (ROOT / package).rglob("*.py")]
+    assert len(files) > 500
+    lengths = {str(file.relative_to(ROOT)): len(file.read_text(encoding="utf-8").splitlines()) for file in files}
+    assert {file: lines for file, lines in lengths.items() if lines > 400} == {}
