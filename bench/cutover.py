@@ -43,10 +43,10 @@ WITH accepted AS (
       FROM dag_current_versions c
       JOIN dag_version_datasets s ON s.dag_version_id = c.dag_version_id
      CROSS JOIN generate_series($1::int, $2::int) n
-    RETURNING id, org_id
+    RETURNING id, org_id, dataset_uuid
 ), entries AS (
-    INSERT INTO outbox (org_id, kind, payload)
-    SELECT org_id, 'route_event', jsonb_build_object('event_id', id) FROM accepted
+    INSERT INTO outbox (org_id, kind, payload, turn_of)
+    SELECT org_id, 'route_event', jsonb_build_object('event_id', id), dataset_uuid FROM accepted
 )
 SELECT count(*) FROM accepted
 """

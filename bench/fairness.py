@@ -47,10 +47,10 @@ WITH accepted AS (
       FROM datasets d
       JOIN dag_version_datasets s ON s.dataset_uuid = d.id, generate_series($3::bigint, $3::bigint + $4::bigint - 1) n
      WHERE d.org_id = $1 AND d.producer_job_name = $2
-    RETURNING id, org_id
+    RETURNING id, org_id, dataset_uuid
 ), entries AS (
-    INSERT INTO outbox (org_id, kind, payload)
-    SELECT org_id, 'route_event', jsonb_build_object('event_id', id) FROM accepted
+    INSERT INTO outbox (org_id, kind, payload, turn_of)
+    SELECT org_id, 'route_event', jsonb_build_object('event_id', id), dataset_uuid FROM accepted
 )
 SELECT pg_notify('trace_control', 'outbox')
 """

@@ -203,9 +203,9 @@ async def emit(rig: Rig, job: str, count: int, first: int = 1) -> None:
         " cursor_value)"
         " SELECT $1, 'manual', 'cursor', uuidv7(), $2, $3, 'cursor:' || n, n"
         " FROM generate_series($5::int, $5::int + $4::int - 1) n"
-        " RETURNING id, org_id)"
-        " INSERT INTO outbox (org_id, kind, payload)"
-        " SELECT org_id, 'route_event', jsonb_build_object('event_id', id) FROM accepted",
+        " RETURNING id, org_id, dataset_uuid)"
+        " INSERT INTO outbox (org_id, kind, payload, turn_of)"
+        " SELECT org_id, 'route_event', jsonb_build_object('event_id', id), dataset_uuid FROM accepted",
         rig.org_id,
         dataset,
         version,

@@ -34,10 +34,10 @@ WITH accepted AS (
       JOIN job_inputs i ON i.dataset_uuid = s.dataset_uuid,
            generate_series($1::int, $2::int) n
      WHERE NOT $3 OR EXISTS (SELECT FROM paused_jobs p WHERE p.job_id = i.job_id)
-    RETURNING id, org_id
+    RETURNING id, org_id, dataset_uuid
 ), entries AS (
-    INSERT INTO outbox (org_id, kind, payload)
-    SELECT org_id, 'route_event', jsonb_build_object('event_id', id) FROM accepted
+    INSERT INTO outbox (org_id, kind, payload, turn_of)
+    SELECT org_id, 'route_event', jsonb_build_object('event_id', id), dataset_uuid FROM accepted
 )
 SELECT count(*) FROM accepted
 """

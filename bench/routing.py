@@ -40,9 +40,9 @@ async def main() -> None:
             " 'cursor:' || n, n"
             " FROM dag_version_datasets s JOIN job_inputs i ON i.dataset_uuid = s.dataset_uuid,"
             " generate_series(1, $1::int) n"
-            " RETURNING id, org_id), entries AS ("
-            " INSERT INTO outbox (org_id, kind, payload)"
-            " SELECT org_id, 'route_event', jsonb_build_object('event_id', id) FROM accepted)"
+            " RETURNING id, org_id, dataset_uuid), entries AS ("
+            " INSERT INTO outbox (org_id, kind, payload, turn_of)"
+            " SELECT org_id, 'route_event', jsonb_build_object('event_id', id), dataset_uuid FROM accepted)"
             " SELECT count(*) FROM accepted",
             each,
         )

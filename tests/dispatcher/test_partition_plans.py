@@ -90,7 +90,7 @@ async def test_only_the_requested_partitions_are_read(control: Control, state_db
     chain = await deploy_chain(control)
     await fill(state_db, chain)
     version = chain.versions["first"]
-    routing = await rows_read(control.hot, queries("route")["route_events"], "500, 'one', '10 s', NULL")
+    routing = await rows_read(control.hot, queries("route")["route_events"], "500, 'one', '10 s', NULL, false, 20")
     await control.pool.execute("UPDATE events SET routed_at = now()")
     mending = await rows_read(
         control.pool, queries("reconcile")["route_lost_events"], "now() - interval '1 h', now() + interval '1 h'"

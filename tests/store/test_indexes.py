@@ -47,7 +47,7 @@ STATEMENTS = {
     "outbox.look": {"idx_outbox_pending", "idx_outbox_taken", "idx_tasks_slot_wait"},
     "outbox.take_entries": {"idx_outbox_pending", "idx_outbox_taken", "outbox_pkey"},
     "relations.prune_audit": {"idx_query_audit_age"},
-    "route.route_events": {"events_pkey", "idx_job_inputs_live"},
+    "route.route_events": {"events_pkey", "idx_job_inputs_live", "idx_outbox_pending", "idx_outbox_turns"},
     "flow.list_in_flight": {"idx_tasks_in_flight", "idx_tasks_slot_wait"},
     "flow.worker_load": {"idx_tasks_next_retry"},
     "route.lock_slots": {"idx_tasks_slot_wait"},

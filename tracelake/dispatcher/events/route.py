@@ -18,7 +18,10 @@ from tracelake.domain.task import NEW, Backoff, TaskState, retry_delay
 from tracelake.runtime.metrics import Metrics
 from tracelake.store.queries import Row, fetch_row, queries
 
-BATCH = 500
+BATCH = 100
+"""Small: an event waits at most for the batch in progress, and larger ones are not faster."""
+TURN = 20
+"""How many events of each dataset are routed in its turn."""
 HOLD = timedelta(seconds=10)
 """How long a replica may take to publish the wake-ups of tasks that it created, before another does it."""
 TRIES = 8
@@ -46,17 +49,17 @@ class Router:
     replica: str
     metrics: Metrics
 
-    async def route(self, kind: Kind) -> Routed:
-        """Everything due of this kind, up to a batch."""
+    async def route(self, kind: Kind, *, in_turn: bool = False) -> Routed:
+        """Everything due of this kind, up to a batch; or the first events of each dataset, however many others wait."""
         try:
-            return await self._route(kind)
+            return await self._route(kind, in_turn=in_turn)
         except REFUSED:
             return await self._one_by_one(kind)
 
-    async def _route(self, kind: Kind, only: int | None = None) -> Routed:
+    async def _route(self, kind: Kind, only: int | None = None, *, in_turn: bool = False) -> Routed:
         sql, values = queries("route"), (BATCH if only is None else 1, self.replica, HOLD, only)
         if kind == "route_event":
-            batch = await fetch_row(self.database, sql["route_events"], RoutedBatch, *values)
+            batch = await fetch_row(self.database, sql["route_events"], RoutedBatch, *values, in_turn, TURN)
         else:
             batch = await fetch_row(self.database, sql["route_invalidations"], RoutedBatch, *values)
         self.metrics.moved(NEW, TaskState.QUEUED, batch.tasks)

@@ -25,6 +25,8 @@ B = TypeVar("B")
 
 IN_A_ROW: Final = 10 * BATCH
 """How many events are routed before the other entries have their turn."""
+ENTRIES: Final = 500
+"""How many of those are taken at once."""
 
 
 class Look(Row, frozen=True):
@@ -83,17 +85,21 @@ class Drain:
         return len(wake_ups)
 
     async def _route_events(self) -> int:
-        """Batch after batch while they are full; the wake-ups of one go out while the next is routed."""
-        routed = await self._route_batch()
+        """Batch after batch while they are full; the wake-ups of one go out while the next is routed.
+
+        Before each but the first, the first events of each dataset: none waits until a flood of another has been routed.
+        """
+        oldest = routed = await self._route_batch()
         done = routed.handled
-        while routed.handled == BATCH and done < IN_A_ROW:
-            routed, _ = await both(self._route_batch(), self._wake(routed))
-            done += routed.handled
+        while oldest.handled == BATCH and done < IN_A_ROW:
+            in_turn, _ = await both(self._route_batch(in_turn=True), self._wake(routed))
+            oldest, _ = await both(self._route_batch(), self._wake(in_turn))
+            routed, done = oldest, done + in_turn.handled + oldest.handled
         await self._wake(routed)
         return done
 
-    async def _route_batch(self) -> Routed:
-        events = await self._router.route("route_event")
+    async def _route_batch(self, *, in_turn: bool = False) -> Routed:
+        events = await self._router.route("route_event", in_turn=in_turn)
         crash_point("drain_outbox.events_routed", when=events.handled)
         return events
 
@@ -107,7 +113,7 @@ class Drain:
     async def _take(self) -> tuple[list[OutboxEntry], int]:
         """Entries to dispatch, and how many were given up: one that cannot be read must not block the others."""
         sql, replica = queries("outbox"), self._dispatcher.replica
-        taken = await fetch_rows(self._database, sql["take_entries"], TakenEntry, BATCH, replica, HOLD)
+        taken = await fetch_rows(self._database, sql["take_entries"], TakenEntry, ENTRIES, replica, HOLD)
         entries, batches, bad = list[OutboxEntry](), dict[UUID, int](), list[int]()
         for entry in taken:
             try:

@@ -132,10 +132,10 @@ WITH stored AS (
               FROM unnest($3::uuid[], $4::uuid[], $5::uuid[], $6::bigint[], $7::bigint[])
                   AS n (event_id, dataset_uuid, dataset_version, start, stop)) v
     ON CONFLICT DO NOTHING
-    RETURNING id, org_id
+    RETURNING id, org_id, dataset_uuid
 ), entries AS (
-    INSERT INTO outbox (org_id, kind, payload)
-    SELECT org_id, 'route_event', jsonb_build_object('event_id', id) FROM stored
+    INSERT INTO outbox (org_id, kind, payload, turn_of)
+    SELECT org_id, 'route_event', jsonb_build_object('event_id', id), dataset_uuid FROM stored
 )
 SELECT count(*) FROM stored;
 

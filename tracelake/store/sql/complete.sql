@@ -98,8 +98,8 @@ WITH asked AS (
     RETURNING id, org_id, dataset_uuid, dataset_version, kind, cursor_value, partition_key, block_range, commit_number,
               history, disposition, routed_at
 ), entries AS (
-    INSERT INTO outbox (org_id, kind, payload, status, attempts, processed_at)
-    SELECT org_id, 'route_event', jsonb_build_object('event_id', id),
+    INSERT INTO outbox (org_id, kind, payload, turn_of, status, attempts, processed_at)
+    SELECT org_id, 'route_event', jsonb_build_object('event_id', id), dataset_uuid,
            CASE WHEN routed_at IS NULL THEN 'Pending' ELSE 'Done' END::outbox_status, (routed_at IS NOT NULL)::int, routed_at
       FROM stored WHERE disposition = 'Route'
 ), triggered AS (

@@ -19,10 +19,10 @@ WITH new_events AS (
              ON served.dag_version_id = c.dag_version_id AND served.dataset_uuid = v.dataset_uuid
             AND served.dataset_version = v.dataset_version
     ON CONFLICT DO NOTHING
-    RETURNING id, org_id, disposition
+    RETURNING id, org_id, dataset_uuid, disposition
 ), entries AS (
-    INSERT INTO outbox (org_id, kind, payload)
-    SELECT org_id, 'route_event', jsonb_build_object('event_id', id) FROM stored WHERE disposition = 'Route'
+    INSERT INTO outbox (org_id, kind, payload, turn_of)
+    SELECT org_id, 'route_event', jsonb_build_object('event_id', id), dataset_uuid FROM stored WHERE disposition = 'Route'
 )
 SELECT count(*) FROM stored;
 

@@ -61,10 +61,10 @@ WITH given AS MATERIALIZED (
       JOIN dag_version_datasets served ON served.dag_version_id = f.dag_version_id AND served.dataset_uuid = o.id
      WHERE NOT f.works
      ORDER BY f.number
-    RETURNING id, org_id
+    RETURNING id, org_id, dataset_uuid
 ), routes AS (
-    INSERT INTO outbox (org_id, kind, payload)
-    SELECT org_id, 'route_event', jsonb_build_object('event_id', id) FROM emitted
+    INSERT INTO outbox (org_id, kind, payload, turn_of)
+    SELECT org_id, 'route_event', jsonb_build_object('event_id', id), dataset_uuid FROM emitted
 )
 SELECT g.n::int - 1 AS place, g.id, s.task_id, s.id IS NOT NULL AS is_new, g.held
   FROM given g LEFT JOIN stored s ON s.id = g.id;
@@ -112,10 +112,10 @@ WITH released AS MATERIALIZED (
       JOIN dag_version_datasets served ON served.dag_version_id = r.dag_version_id AND served.dataset_uuid = o.id
      WHERE NOT $2
      ORDER BY r.number
-    RETURNING id, org_id
+    RETURNING id, org_id, dataset_uuid
 ), routes AS (
-    INSERT INTO outbox (org_id, kind, payload)
-    SELECT org_id, 'route_event', jsonb_build_object('event_id', id) FROM emitted
+    INSERT INTO outbox (org_id, kind, payload, turn_of)
+    SELECT org_id, 'route_event', jsonb_build_object('event_id', id), dataset_uuid FROM emitted
 )
 SELECT count(*) FROM released;
 

@@ -121,10 +121,10 @@ WITH missing AS (
            CASE WHEN m.range_start IS NOT NULL THEN int8range(m.range_start, m.range_stop) END, m.commit_number, t.history
       FROM missing m JOIN tasks t ON t.id = m.task_id
     ON CONFLICT DO NOTHING
-    RETURNING id, org_id
+    RETURNING id, org_id, dataset_uuid
 ), entries AS (
-    INSERT INTO outbox (org_id, kind, payload)
-    SELECT org_id, 'route_event', jsonb_build_object('event_id', id) FROM stored
+    INSERT INTO outbox (org_id, kind, payload, turn_of)
+    SELECT org_id, 'route_event', jsonb_build_object('event_id', id), dataset_uuid FROM stored
 )
 SELECT count(*) FROM stored;
 

@@ -1,15 +1,38 @@
 -- name: route_events
 -- Routes all due events: creates a task for each job that they trigger, once, and a wake-up for each that may start now.
 -- One statement, so taking, acting and marking are one commit. An entry whose event does not exist is given up. $4: this
--- entry only, with a limit of 1. Tasks and wake-ups are created as in `complete_tasks`, by the same INSERTs: a function that
--- writes would run in a snapshot of its own, and could not see the rows that this statement is about.
-WITH due AS (
-    SELECT id, (payload ->> 'event_id')::uuid AS event_id, payload -> 'jobs' AS jobs, payload ? 'lost' AS lost
+-- entry only, with a limit of 1. $5: not the oldest, but the first few ($6) of each dataset. Tasks and wake-ups are created
+-- as in `complete_tasks`, by the same INSERTs: a function that writes would run in a snapshot of its own, and could not see
+-- the rows that this statement is about.
+WITH RECURSIVE waiting AS (
+    -- One look into the index for each dataset, however many of its events wait.
+    (SELECT turn_of FROM outbox WHERE $5 AND status = 'Pending' AND kind = 'route_event' ORDER BY turn_of LIMIT 1)
+    UNION ALL
+    SELECT (SELECT o.turn_of FROM outbox o
+             WHERE o.status = 'Pending' AND o.kind = 'route_event' AND o.turn_of > w.turn_of ORDER BY o.turn_of LIMIT 1)
+      FROM waiting w
+     WHERE w.turn_of IS NOT NULL
+), first_of_each AS (
+    SELECT o.id, o.payload
+      FROM (SELECT turn_of FROM waiting WHERE turn_of IS NOT NULL LIMIT $1) w
+      CROSS JOIN LATERAL (
+          SELECT id, payload
+            FROM outbox
+           WHERE status = 'Pending' AND kind = 'route_event' AND turn_of = w.turn_of AND available_at <= now()
+           ORDER BY available_at, id
+           LIMIT $6
+             FOR UPDATE SKIP LOCKED) o
+     LIMIT $1
+), oldest AS (
+    SELECT id, payload
       FROM outbox
-     WHERE status = 'Pending' AND kind = 'route_event' AND available_at <= now() AND ($4::bigint IS NULL OR id = $4)
+     WHERE NOT $5 AND status = 'Pending' AND kind = 'route_event' AND available_at <= now() AND ($4::bigint IS NULL OR id = $4)
      ORDER BY available_at, id
      LIMIT $1
        FOR UPDATE SKIP LOCKED
+), due AS (
+    SELECT id, (payload ->> 'event_id')::uuid AS event_id, payload -> 'jobs' AS jobs, payload ? 'lost' AS lost
+      FROM (SELECT * FROM oldest UNION ALL SELECT * FROM first_of_each) found
 ), due_events AS (
     -- The generation may have been replaced since the event was accepted: then it is for the record only. A row for every
     -- entry, so that none of what follows has to join one list with another: that would cost the square of the batch.

@@ -89,10 +89,10 @@ WITH decided AS MATERIALIZED (
      WHERE NOT f.works
      ORDER BY f.slot
     ON CONFLICT DO NOTHING
-    RETURNING id, org_id
+    RETURNING id, org_id, dataset_uuid
 ), routes AS (
-    INSERT INTO outbox (org_id, kind, payload)
-    SELECT org_id, 'route_event', jsonb_build_object('event_id', id) FROM emitted
+    INSERT INTO outbox (org_id, kind, payload, turn_of)
+    SELECT org_id, 'route_event', jsonb_build_object('event_id', id), dataset_uuid FROM emitted
 )
 SELECT (SELECT count(*) FROM fired) AS fired, (SELECT count(*) FROM stored) AS stored;
 

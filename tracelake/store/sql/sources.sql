@@ -315,10 +315,10 @@ WITH stored AS (
       FROM unnest($3::uuid[], $4::uuid[], $5::uuid[], $6::text[], $7::text[], $8::bigint[], $9::text[], $10::bigint[],
                   $11::bigint[])
         AS v (event_id, dataset_uuid, dataset_version, scope, kind, cursor_value, partition_key, range_start, range_stop)
-    RETURNING id, org_id
+    RETURNING id, org_id, dataset_uuid
 ), entries AS (
-    INSERT INTO outbox (org_id, kind, payload)
-    SELECT org_id, 'route_event', jsonb_build_object('event_id', id) FROM stored
+    INSERT INTO outbox (org_id, kind, payload, turn_of)
+    SELECT org_id, 'route_event', jsonb_build_object('event_id', id), dataset_uuid FROM stored
 )
 SELECT count(*) FROM stored;
 
@@ -415,10 +415,10 @@ WITH fired AS (
       FROM fired f
       CROSS JOIN LATERAL unnest(f.output_datasets) AS o (id)
       JOIN dag_version_datasets served ON served.dag_version_id = f.dag_version_id AND served.dataset_uuid = o.id
-    RETURNING id, org_id
+    RETURNING id, org_id, dataset_uuid
 ), routes AS (
-    INSERT INTO outbox (org_id, kind, payload)
-    SELECT org_id, 'route_event', jsonb_build_object('event_id', id) FROM emitted
+    INSERT INTO outbox (org_id, kind, payload, turn_of)
+    SELECT org_id, 'route_event', jsonb_build_object('event_id', id), dataset_uuid FROM emitted
 )
 SELECT id FROM emitted;
 
