@@ -17,7 +17,15 @@ from tracelake.dispatcher.flow.set_limits import set_limits
 from tracelake.dispatcher.tasks.show import show_task
 from tracelake.dispatcher.versions.gaps import list_gaps
 from tracelake.dispatcher.versions.run_backfills import RunBackfills
-from tracelake.dispatcher.versions.show_backfills import change_backfill, list_backfills, show_backfill
+from tracelake.dispatcher.versions.show_backfills import (
+    BYTES,
+    FEW_BYTES,
+    FEW_REQUESTS,
+    REQUESTS,
+    change_backfill,
+    list_backfills,
+    show_backfill,
+)
 from tracelake.dispatcher.versions.start_backfill import start_backfill
 from tracelake.errors import Conflict, InvalidRequest, NotFound, TraceError
 from tracelake.settings import RUNTIMES, LoopSettings, OperatorSettings
@@ -223,27 +231,38 @@ async def run_metered(control: Control, requests: int) -> int:
 
 async def test_a_budget_of_requests_is_a_stop_that_can_be_raised(control: Control, org: Org) -> None:
     await a_version_behind(control, org)
-    backfill = await started(control, org, job="bake", start=0, end=49, requests=150)
-    assert [await run_metered(control, requests=100) for _ in range(3)] == [2, 0, 0], "few are open at once"
+    backfill = await started(control, org, job="bake", start=0, end=49, requests=250)
+    assert [await run_metered(control, requests=100) for _ in range(4)] == [1, 1, 0, 0], "the first alone tells"
     stopped = await shown(control, org, backfill)
-    assert (stopped.status, stopped.stopped_because) == ("Paused", "the requests of its budget were sent")
-    assert (stopped.used_requests, stopped.budget_requests, stopped.created) == (200, 150, 2)
+    assert (stopped.status, stopped.stopped_because) == ("Paused", FEW_REQUESTS)
+    assert (stopped.used_requests, stopped.budget_requests, stopped.created) == (200, 250, 2), "never more than 250"
     with pytest.raises(Conflict, match="200 requests are used, and the budget is 200"):
         await resumed(control, org, backfill, requests=200)
     await resumed(control, org, backfill, requests=1000)
-    assert [await run_metered(control, requests=100) for _ in range(3)] == [2, 1, 0]
+    assert [await run_metered(control, requests=100) for _ in range(3)] == [2, 1, 0], "few are open at once"
     done = await shown(control, org, backfill)
     assert (done.status, done.ended_because, done.used_requests) == ("Done", "complete", 500)
+
+
+async def test_a_budget_is_exceeded_only_by_what_tasks_use_more_than_those_before(control: Control, org: Org) -> None:
+    await a_version_behind(control, org)
+    backfill = await started(control, org, job="bake", start=0, end=49, requests=30)
+    assert [await run_metered(control, requests=used) for used in (10, 15, 15, 15)] == [1, 2, 0, 0]
+    stopped = await shown(control, org, backfill)
+    assert (stopped.stopped_because, stopped.used_requests) == (REQUESTS, 40)
 
 
 async def test_a_budget_of_bytes_counts_the_files_that_were_committed(control: Control, org: Org) -> None:
     await a_version_behind(control, org)
     backfill = await started(control, org, job="bake", start=0, end=49, bytes=1)
-    assert [await run_metered(control, requests=0) for _ in range(2)] == [2, 0]
+    assert [await run_metered(control, requests=0) for _ in range(2)] == [1, 0]
     stopped = await shown(control, org, backfill)
     written = await control.pool.fetchval("SELECT sum(bytes_written) FROM tasks WHERE history")
-    assert stopped.stopped_because == "the bytes of its budget were written"
+    assert stopped.stopped_because == BYTES
     assert stopped.used_bytes == written > 1
+    await resumed(control, org, backfill, bytes=written + 1)
+    assert await run_metered(control, requests=0) == 0
+    assert (await shown(control, org, backfill)).stopped_because == FEW_BYTES
 
 
 async def test_requests_of_failed_attempts_count_and_are_shown_with_the_task(control: Control, org: Org) -> None:

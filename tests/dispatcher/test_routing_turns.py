@@ -1,4 +1,4 @@
-"""Datasets take turns when more events wait to be routed than fit into a batch; those of one dataset keep their order."""
+"""Datasets take turns when more events wait than are routed in a batch; those of one dataset keep their order."""
 
 from __future__ import annotations
 

@@ -157,8 +157,8 @@ class LoopSettings(Group):
     )
     metered_tasks: int = setting(
         16,
-        "Tasks of a backfill with a budget of requests or bytes that are open at once: it may exceed its budget by what"
-        " these use.",
+        "Tasks of a backfill with a budget of requests or bytes that are open at once, at most; fewer where its budget"
+        " is nearly used up.",
         unit="count",
         ge=1,
         le=10000,

@@ -87,7 +87,7 @@ class Drain:
     async def _route_events(self) -> int:
         """Batch after batch while they are full; the wake-ups of one go out while the next is routed.
 
-        Before each but the first, the first events of each dataset: none waits until a flood of another has been routed.
+        Between them the first events of each dataset: none waits until a flood of another has been routed.
         """
         oldest = routed = await self._route_batch()
         done = routed.handled

@@ -20,7 +20,7 @@ from tracelake.dispatcher.maintenance.loop import Work
 from tracelake.dispatcher.signal import AfterCommit
 from tracelake.dispatcher.versions.catch_up import create_tasks
 from tracelake.dispatcher.versions.compare import Read, list_reads
-from tracelake.dispatcher.versions.show_backfills import BYTES, HOURS, REQUESTS, TASKS
+from tracelake.dispatcher.versions.show_backfills import BYTES, FEW_BYTES, FEW_REQUESTS, HOURS, REQUESTS, TASKS
 from tracelake.dispatcher.versions.start_backfill import SourceOutput, missing_ranges, source_outputs
 from tracelake.dispatcher.versions.units import FROM_THE_END, Page, Place, Unit, last_unit, list_units
 from tracelake.domain.ranges import Range, format_partition_key, split_aligned
@@ -56,6 +56,9 @@ class Backfill(Row, frozen=True):
     """It has a budget of requests or bytes, which is known only when tasks have ended: few of them are open at once."""
     requests_left: int | None
     bytes_left: int | None
+    most_requests: int | None
+    """Of one task about data of the past since the backfill began; None: none has ended that used anything."""
+    most_bytes: int | None
 
     @property
     def used_up(self) -> str | None:
@@ -63,6 +66,19 @@ class Backfill(Row, frozen=True):
         left = {TASKS: self.tasks_left, REQUESTS: self.requests_left, BYTES: self.bytes_left}
         used = [reason for reason, number in left.items() if number is not None and number <= 0]
         return HOURS if self.is_over else next(iter(used), None)
+
+    @property
+    def too_little_is_left(self) -> str | None:
+        """Of which budget, if what is left would not do for another task."""
+        left = {FEW_REQUESTS: (self.requests_left, self.most_requests), FEW_BYTES: (self.bytes_left, self.most_bytes)}
+        return next((reason for reason, amounts in left.items() if _tasks_within(*amounts) == 0), None)
+
+    def open_at_most(self, most: int) -> int:
+        """How many tasks may be open at once: each may use as much as the largest that has ended, and one tells."""
+        if self.most_requests is None and self.most_bytes is None:
+            return 1
+        left = (self.requests_left, self.most_requests), (self.bytes_left, self.most_bytes)
+        return min([most, *(tasks for amounts in left if (tasks := _tasks_within(*amounts)) is not None)])
 
     @property
     def span(self) -> Range | None:
@@ -101,8 +117,8 @@ class RunBackfills(Work):
         return None if seconds is None else max(float(seconds), 0.0)
 
     async def _continue(self, connection: Connection, due: Backfill) -> int:
-        if due.used_up is not None:
-            return await _stop(connection, due, due.used_up, 0)
+        if (reason := due.used_up or due.too_little_is_left) is not None:
+            return await _stop(connection, due, reason, 0)
         room = await self._room(connection, due)
         if room <= 0:
             return await _postpone(connection, due, SOON)
@@ -158,11 +174,17 @@ class RunBackfills(Work):
         if not due.is_metered:
             return BATCH
         sql = queries("backfills")["count_open"]
-        return self.settings.metered_tasks - int(await connection.fetchval(sql, due.org_id, due.dag_name, due.id))
+        open_tasks = int(await connection.fetchval(sql, due.org_id, due.dag_name, due.id))
+        return due.open_at_most(self.settings.metered_tasks) - open_tasks
 
     async def _is_full(self, connection: Connection, jobs: Sequence[UUID]) -> bool:
         most = self.settings.catch_up_queued
         return int(await connection.fetchval(queries("backfills")["count_queued"], jobs, most)) >= most
+
+
+def _tasks_within(left: int | None, most: int | None) -> int | None:
+    """How many tasks that use so much each; None: any number."""
+    return left // most if left is not None and most else None
 
 
 async def _page(connection: Connection, due: Backfill, read: Read, stored: StoredPlace, size: int) -> Page:

@@ -17,6 +17,8 @@ TASKS: Final = "the tasks of its budget were created"
 HOURS: Final = "the hours of its budget are over"
 REQUESTS: Final = "the requests of its budget were sent"
 BYTES: Final = "the bytes of its budget were written"
+FEW_REQUESTS: Final = "fewer requests of its budget are left than a task has sent"
+FEW_BYTES: Final = "fewer bytes of its budget are left than a task has written"
 Change = Literal["Paused", "Running", "Canceled"]
 FROM: Final[dict[Change, tuple[str, ...]]] = {
     "Paused": ("Running", "Paused"),

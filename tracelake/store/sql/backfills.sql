@@ -43,14 +43,16 @@ UPDATE backfills
 RETURNING id;
 
 -- name: take_backfill
--- The backfill whose next batch is due, locked.
+-- The backfill whose next batch is due, locked; and the most that a task about such data has used since it began.
 SELECT b.id, b.org_id, b.dag_name, b.job_name, lower(b.block_range) AS start, upper(b.block_range) AS stop, b.newest_first,
        b.again, b.budget_tasks - b.created AS tasks_left, b.budget_until <= now() IS TRUE AS is_over, b.place::text,
        b.created_at, b.budget_requests IS NOT NULL OR b.budget_bytes IS NOT NULL AS is_metered,
-       b.budget_requests - u.requests AS requests_left, b.budget_bytes - u.bytes AS bytes_left
+       b.budget_requests - u.requests AS requests_left, b.budget_bytes - u.bytes AS bytes_left,
+       u.most_requests, u.most_bytes
   FROM backfills b
   LEFT JOIN LATERAL (
-      SELECT coalesce(sum(t.node_requests), 0)::bigint AS requests, coalesce(sum(t.bytes_written), 0)::bigint AS bytes
+      SELECT coalesce(sum(t.node_requests), 0)::bigint AS requests, coalesce(sum(t.bytes_written), 0)::bigint AS bytes,
+             max(t.node_requests) AS most_requests, max(t.bytes_written) AS most_bytes
         FROM jobs j
         JOIN tasks t ON t.job_id = j.id AND t.history AND (t.node_requests > 0 OR t.bytes_written > 0)
                     AND t.created_at >= b.created_at
