@@ -119,7 +119,7 @@ def expand(field: str, most: int) -> set[int]:
 def test_slots_around_every_change_of_a_clock_are_those_of_a_walk_over_the_minutes(zone: str, rule: Dst) -> None:
     for number, change in enumerate(transitions(zone)):
         times = TIMES[number % len(TIMES)] if number else TIMES[0]
-        for wanted in {times, TIMES[0], TIMES[2]}:
+        for wanted in {times, *TIMES[:3]}:  # those that a change of clocks skips or repeats, also at midnight
             first, last = change - timedelta(hours=4), change + timedelta(hours=5)
             found = Schedule(wanted, zone, rule).slots_after(first)
             slots = list(takewhile(lambda slot: slot <= last, found))  # noqa: B023 - used at once
