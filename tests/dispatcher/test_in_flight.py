@@ -12,6 +12,7 @@ import pytest
 from tests.support.dispatcher.control import an_org, deployed_and_active
 from tests.support.dispatcher.job_chain import Chain, a_task, claimed, completion, deploy_chain, drained
 from tracelake.dispatcher.control import Control
+from tracelake.dispatcher.dags.show import show_dag
 from tracelake.dispatcher.flow.list_in_flight import list_in_flight
 from tracelake.dispatcher.flow.set_limits import set_limits
 from tracelake.dispatcher.read_gauges import Gauges
@@ -183,3 +184,22 @@ async def test_a_job_that_is_deployed_later_has_the_limit_too(control: Control) 
     await deployed_and_active(control, org, DAG)
     shares = "SELECT bool_and(shares_limit), bool_and(max_concurrency = 2147483647) FROM jobs"
     assert [tuple(row) for row in await control.pool.fetch(shares)] == [(True, True)]
+
+
+async def test_a_reactive_job_is_running_while_tasks_of_it_are_queued_or_run_and_idle_otherwise(
+    control: Control,
+) -> None:
+    chain = await deploy_chain(control)
+
+    async def states() -> dict[str, str | None]:
+        return {job.name: job.state for job in (await show_dag(control.pool, chain.org.id, "chain")).jobs}
+
+    idle = {"first": None, "second": "Idle", "third": "Idle"}
+    assert await states() == idle
+    await make(control, chain, range(1))
+    assert await states() == idle | {"second": "Running"}, "it is queued"
+    ((task, *_),) = await in_flight(control)
+    lease, claims = await claimed(control, task)
+    assert await states() == idle | {"second": "Running"}
+    await control.completer()(completion(lease), claims)
+    assert await states() == idle
