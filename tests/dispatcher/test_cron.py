@@ -76,6 +76,10 @@ async def test_a_slot_makes_a_task_with_its_time_or_an_event_for_each_output(con
     assert task["woken_at"] is not None
     events = await control.pool.fetch("SELECT origin::text, cursor_value FROM events")
     assert [tuple(event) for event in events] == [("cron", int(slot.timestamp()))] * 2
+    turns = "SELECT array_agg(turn_of ORDER BY turn_of) FROM outbox WHERE kind = 'route_event'"
+    assert await control.pool.fetchval(turns) == await control.pool.fetchval(
+        "SELECT array_agg(dataset_uuid ORDER BY dataset_uuid) FROM events"
+    )
     await control.drain().once()
     assert await control.pool.fetchval("SELECT count(*) FROM tasks") == 2
 

@@ -96,6 +96,10 @@ async def test_a_source_that_forwards_emits_events_with_the_body(control: Contro
     events = await control.pool.fetch("SELECT origin::text, payload, cursor_value FROM events ORDER BY cursor_value")
     assert [event["payload"] for event in events] == [{"n": 1}, {"n": 1}, {"n": 2}, {"n": 2}]
     assert {event["origin"] for event in events} == {"webhook"}
+    turns = "SELECT array_agg(turn_of ORDER BY turn_of) FROM outbox WHERE kind = 'route_event'"
+    assert await control.pool.fetchval(turns) == await control.pool.fetchval(
+        "SELECT array_agg(dataset_uuid ORDER BY dataset_uuid) FROM events"
+    )
 
 
 async def test_calls_at_once_are_stored_once_each(control: Control, send: Send) -> None:

@@ -22,6 +22,9 @@ pytestmark = pytest.mark.anyio
 OPERATORS = {"pull": PULL}
 
 TRIGGERS = 8
+OUT_OF_TURN = """
+SELECT count(*) FROM outbox o JOIN events e ON e.id::text = o.payload ->> 'event_id' WHERE o.turn_of <> e.dataset_uuid
+"""
 
 
 @dataclass(frozen=True)
@@ -114,6 +117,7 @@ async def assert_complete(control: Control, dag: RandomDag) -> None:
     inputs = Counter(reader for readers in dag.readers.values() for reader in readers)
     # A job emits a cursor once for each of its own tasks about it, as the same event: its readers get it once.
     assert found == {(name, cursor): count for name, count in inputs.items() for cursor in range(TRIGGERS)}
+    assert not await control.pool.fetchval(OUT_OF_TURN), "each event is routed in the turn of its dataset"
     direct = [cursor for name, cursor, _, _ in rows if name in dag.readers["j0"] and inputs[name] == 1]
     for name in {name for name in dag.readers["j0"] if inputs[name] == 1}:
         cursors = [cursor for other, cursor, _, _ in rows if other == name]
