@@ -192,7 +192,12 @@ async def test_a_reactive_job_is_running_while_tasks_of_it_are_queued_or_run_and
     chain = await deploy_chain(control)
 
     async def states() -> dict[str, str | None]:
-        return {job.name: job.state for job in (await show_dag(control.pool, chain.org.id, "chain")).jobs}
+        """As the DAG shows them; the counts of `trace status` agree."""
+        found = {job.name: job.state for job in (await show_dag(control.pool, chain.org.id, "chain")).jobs}
+        counts = await list_in_flight(control.pool, chain.org.id)
+        values = list(found.values())
+        assert (counts.jobs_running, counts.jobs_idle) == (values.count("Running"), values.count("Idle"))
+        return found
 
     idle = {"first": None, "second": "Idle", "third": "Idle"}
     assert await states() == idle

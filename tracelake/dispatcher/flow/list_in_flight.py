@@ -7,7 +7,7 @@ from uuid import UUID
 import asyncpg
 from msgspec.structs import asdict
 
-from tracelake.store.queries import Row, fetch_rows, queries
+from tracelake.store.queries import Row, fetch_row, fetch_rows, queries
 from tracelake.wire.user.dags import InFlight, InFlightList, RpcPoolUse
 
 
@@ -31,10 +31,18 @@ class PoolRow(Row, frozen=True):
     limit_rate: float | None
 
 
+class JobStates(Row, frozen=True):
+    running: int
+    idle: int
+
+
 async def list_in_flight(pool: asyncpg.Pool, org_id: UUID) -> InFlightList:
     rows = await fetch_rows(pool, queries("flow")["list_in_flight"], InFlightRow, org_id)
     pools = await fetch_rows(pool, queries("rpc_shares")["list_pools"], PoolRow)
+    states = await fetch_row(pool, queries("flow")["count_job_states"], JobStates, org_id)
     return InFlightList(
         in_flight=[InFlight(**{name: getattr(row, name) for name in InFlight.__struct_fields__}) for row in rows],
         rpc_pools=[RpcPoolUse(**asdict(row)) for row in pools],
+        jobs_running=states.running,
+        jobs_idle=states.idle,
     )

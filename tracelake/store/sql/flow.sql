@@ -179,6 +179,15 @@ SELECT j.dag_name AS dag, j.name AS job, p.reason::text, p.priority::text, q.dag
  WHERE p.org_id = $1 AND p.until IS NULL AND (p.cause_job_id IS NULL OR p.priority = j.priority)
  ORDER BY p.since, j.dag_name, j.name;
 
+-- name: count_job_states
+-- How many reactive jobs of an organisation's active versions have tasks that are queued or run, and how many have none.
+SELECT count(*) FILTER (WHERE s.is_running) AS running, count(*) FILTER (WHERE NOT s.is_running) AS idle
+  FROM (SELECT EXISTS (SELECT FROM tasks t WHERE t.job_id = j.id AND t.status = 'Queued')
+            OR EXISTS (SELECT FROM tasks t
+                        WHERE t.job_id = j.id AND t.status IN ('Queued', 'Running') AND t.woken_at IS NOT NULL) AS is_running
+          FROM dag_current_versions c JOIN jobs j ON j.dag_version_id = c.dag_version_id
+         WHERE c.org_id = $1 AND j.activation = 'reactive') s;
+
 -- name: list_in_flight
 -- An organisation's tasks that have not ended, by operator and runtime. One look into the index for each of its jobs.
 SELECT j.operator, j.runtime, sum(f.woken)::bigint AS woken, sum(f.running)::bigint AS running,

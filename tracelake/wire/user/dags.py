@@ -229,6 +229,10 @@ class RpcPoolUse(Message, frozen=True):
 class InFlightList(Message, frozen=True):
     in_flight: list[InFlight]
     rpc_pools: list[RpcPoolUse] = []
+    jobs_running: int = 0
+    """Reactive jobs of active versions of which tasks are queued or run."""
+    jobs_idle: int = 0
+    """The others."""
 
 
 class ProgressQuery(Message, frozen=True):

@@ -61,6 +61,8 @@ def status(home: Home = None, json: Json = False) -> None:
                 "dead_batches": dead and dead.total,
                 "in_flight": in_flight and msgspec.to_builtins(in_flight.in_flight),
                 "rpc_pools": in_flight and msgspec.to_builtins(in_flight.rpc_pools),
+                "jobs_running": in_flight and in_flight.jobs_running,
+                "jobs_idle": in_flight and in_flight.jobs_idle,
                 "paused_jobs": paused and len({(pause.dag, pause.job) for pause in paused.pauses}),
             }
         )
@@ -70,6 +72,7 @@ def status(home: Home = None, json: Json = False) -> None:
         _show_failures(failures)
         _show_dead(dead)
         _show_paused(paused)
+        _show_jobs(in_flight)
         _show_in_flight(in_flight)
         _show_rpc_pools(in_flight)
     sys.exit(0 if all(child.state == "ready" for child in children) else 1)
@@ -121,6 +124,15 @@ def _show_paused(paused: PauseList | None) -> None:
     printing.out.print(
         f"\n{count} paused, and {held:,} events wait. {first.dag}.{first.job} is {first.because}; "
         "`trace job pauses` lists them",
+        markup=False,
+    )
+
+
+def _show_jobs(found: InFlightList | None) -> None:
+    if found is None or not found.jobs_running + found.jobs_idle:
+        return
+    printing.out.print(
+        f"\nReactive jobs: {found.jobs_running} running, {found.jobs_idle} idle; `trace dag show DAG` lists them",
         markup=False,
     )
 
