@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import hypothesis
+import psycopg
 import pytest
 
 from tests.support import checkouts
@@ -169,7 +170,10 @@ def template(postgres: RunningServer) -> Callable[[Database], str]:
     def name_of(database: Database) -> str:
         if database not in made:
             name = f"template_{database}"
-            migrate(postgres.create_database(name), database)
+            dsn = postgres.create_database(name)
+            migrate(dsn, database)
+            # The first connection writes what each reads of the catalogue, and clones get that file too.
+            psycopg.connect(dsn).close()
             made[database] = name
         return made[database]
 

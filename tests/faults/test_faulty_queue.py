@@ -15,7 +15,7 @@ pytestmark = pytest.mark.anyio
 ROUNDS = 8
 
 
-@pytest.mark.parametrize("more", range(3))
+@pytest.mark.parametrize("more", [0, *(pytest.param(other, marks=pytest.mark.long) for other in (1, 2))])
 async def test_a_queue_with_only_the_documented_guarantees_is_enough(
     system: System, more: int, request: pytest.FixtureRequest
 ) -> None:
