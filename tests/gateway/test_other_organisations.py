@@ -1,7 +1,7 @@
 """What an organisation has is to another one as if it did not exist, by whatever part of a call it is named.
 
-Generated from the calls: each part of a path, parameter or field of a body that can name an object is set to an object of
-another organisation, and to one that nobody has, all else being the caller's own. Both must be answered alike.
+Generated from the calls: each part of a path, parameter or field of a body that can name an object is set to an object
+of another organisation, and to one that nobody has, all else being the caller's own. Both must be answered alike.
 """
 
 from __future__ import annotations

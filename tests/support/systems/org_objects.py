@@ -35,8 +35,8 @@ SELECT $1, $2, 1, v.dataset_uuid, v.id, 's3://lake/batch', sha256('x'), 'Dead', 
 DELIVERY: Final = """
 INSERT INTO alerts.deliveries (id, org_id, alert_definition_id, alert_name, dedupe_key, channel, severity, event_time,
                                event, producer_task_id, status, attempts, settled_at, last_error)
-VALUES (gen_random_uuid(), $1, gen_random_uuid(), $2, 'k', $3, 'info', now(), '{}', gen_random_uuid(), 'Failed', 1, now(),
-        'refused')
+VALUES (gen_random_uuid(), $1, gen_random_uuid(), $2, 'k', $3, 'info', now(), '{}', gen_random_uuid(), 'Failed', 1,
+        now(), 'refused')
 RETURNING id
 """
 
@@ -53,7 +53,7 @@ class Objects:
 async def make_objects(trace: System, data: asyncpg.Pool, slug: str) -> Objects:
     """Through the API, as its users would; in the databases what only other processes make."""
     admin, writer = f"{slug}|admin", f"{slug}|writer"
-    dag, fetch, clean, hook = (f"{slug}_{name}" for name in ("shop", "fetch", "clean", "hook"))
+    dag, fetch, hook = (f"{slug}_{name}" for name in ("shop", "fetch", "hook"))
     org = await trace.control.pool.fetchval("SELECT id FROM orgs WHERE slug = $1", slug)
 
     async def made(user: str, path: str, body: dict[str, Any]) -> Any:

@@ -1,4 +1,4 @@
-"""The Gateway with every service behind it, in this process; nothing runs by itself, so that rows stay as a test left them."""
+"""The Gateway with every service behind it, in this process. Nothing runs by itself: rows stay as a test left them."""
 
 from __future__ import annotations
 
