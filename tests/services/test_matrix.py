@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -13,7 +12,6 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from tests.support.dispatcher.control import HOLLOW, NOTHING
 from tests.support.service_tokens import TOKENS
 from tests.support.systems.services import PLATFORM_ADMIN, Services, services_of, shown_by
-from tests.support.verbs import trigger
 from tracelake.delivery.routes import delivery_api
 from tracelake.dispatcher.http.internal_routes import internal_api
 from tracelake.dispatcher.http.task_routes import task_api
@@ -26,7 +24,6 @@ from tracelake.wire.client import DispatcherClient
 from tracelake.wire.message import CAPABILITY_HEADER
 from tracelake.wire.service_calls import SERVICE_CALLS, SERVICES, ServiceCall
 from tracelake.wire.service_user import SERVICE_TOKEN
-from tracelake.wire.task_messages import Claimed
 from tracelake.wire.user.calls import USER
 
 pytestmark = pytest.mark.anyio
@@ -92,14 +89,14 @@ def impostors(user: str, task: str, call: ServiceCall) -> dict[str, dict[str, st
 @pytest.mark.parametrize("who", list(impostors("", "", next(iter(SERVICE_CALLS.values())))))
 async def test_no_other_identity_opens_any_call(services: Services, who: str) -> None:
     user = mint_user_token(ec.generate_private_key(ec.SECP256R1()), IdentitySettings(), PLATFORM_ADMIN)
-    capability = (await claimed(services)).capability_token
+    capability = (await services.claimed()).capability_token
     for call in SERVICE_CALLS.values():
         answer = await services.call(call, impostors(user, capability, call)[who])
         assert (answer.status_code == 401) == bool(call.services), (call, answer.text)
 
 
 async def test_no_service_opens_the_apis_of_tasks(services: Services) -> None:
-    task = await claimed(services)
+    task = await services.claimed()
     fence: dict[str, Any] = {
         "task_id": str(task.task.task_id),
         "attempt": task.attempt,
@@ -125,17 +122,3 @@ async def test_no_service_opens_the_apis_of_tasks(services: Services) -> None:
         "SELECT status::text FROM tasks WHERE id = $1", task.task.task_id
     )
     assert status == "Running"
-
-
-async def claimed(services: Services) -> Claimed:
-    """A task that runs, with its capability."""
-    walk = services.walk
-    await trigger(walk.control, walk.org.id, "walk", "ask", cursor=1, request_id=uuid4())
-    await walk.until("work", ["Queued"])
-    await walk.until_outbox_is_empty()
-    task = await walk.control.pool.fetchval(
-        "SELECT t.id FROM tasks t JOIN jobs j ON j.id = t.job_id AND j.name = 'work'"
-    )
-    (answer,) = await walk.dispatcher.claim_batch([task], "w")
-    assert isinstance(answer, Claimed)
-    return answer

@@ -22,6 +22,7 @@ from tracelake.wire.alert_messages import DeliveryList, DeliveryQuery, DeliveryR
 from tracelake.wire.client import DispatcherClient
 from tracelake.wire.identity_messages import UserAnswer
 from tracelake.wire.read_call import read_body, read_query, require_role
+from tracelake.wire.record_call import AtDispatcher, recorded_in
 from tracelake.wire.service_gate import DispatcherGate, guarded, named_user
 from tracelake.wire.user.calls import CALLS, USER, Call, named
 
@@ -46,11 +47,12 @@ def delivery_api(pool: asyncpg.Pool, dispatcher: DispatcherClient, metrics: Metr
 
 def _endpoint(pool: asyncpg.Pool, dispatcher: DispatcherClient, call: Call) -> Callable[[Request], Awaitable[Response]]:
     async def endpoint(request: Request) -> Response:
-        user = await _user(request, dispatcher)
-        require_role(user.role, call)
-        path, query = named(request.path_params), read_query(request, call)
-        await read_body(request, call)
-        return json_response(await VERBS[call.name](pool, user.org_id, path, query))
+        user, path = await _user(request, dispatcher), named(request.path_params)
+        async with recorded_in(AtDispatcher.of(dispatcher.http, call, request), reads=call.method == "GET"):
+            require_role(user.role, call)
+            query = read_query(request, call)
+            await read_body(request, call)
+            return json_response(await VERBS[call.name](pool, user.org_id, path, query))
 
     return endpoint
 

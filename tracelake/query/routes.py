@@ -24,6 +24,7 @@ from tracelake.wire.client import DispatcherClient
 from tracelake.wire.message import CAPABILITY_HEADER
 from tracelake.wire.query_messages import ARROW, QueryAnswer, QueryRequest, TaskQueryRequest
 from tracelake.wire.read_call import read_message, read_query, require_role
+from tracelake.wire.record_call import AtDispatcher, recorded_in
 from tracelake.wire.service_gate import named_user
 from tracelake.wire.service_user import ServiceUser
 from tracelake.wire.user.calls import CALLS, USER, Call, named
@@ -99,7 +100,8 @@ async def _permitted(request: Request, call: Call, dispatcher: DispatcherClient)
         found = await dispatcher.user(user)
     except NotFound:
         raise Unauthenticated("the user is not known here", where=f"header {USER}") from None
-    require_role(found.role, call)
+    async with recorded_in(AtDispatcher.of(dispatcher.http, call, request), reads=True):
+        require_role(found.role, call)
     return user
 
 

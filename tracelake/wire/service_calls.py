@@ -83,6 +83,8 @@ SERVICE_CALLS: Final[Mapping[tuple[str, str, str], ServiceCall]] = {
         _call("dispatcher", "GET /internal/query/comparisons/changes", "query"),
         _call("dispatcher", "POST /internal/query/comparisons/report", "query"),
         _call("dispatcher", "GET /internal/user", "gateway query delivery", "query delivery"),
+        _call("dispatcher", "POST /internal/audit/begin", "query delivery", "query delivery"),
+        _call("dispatcher", "POST /internal/audit/end", "query delivery", "query delivery"),
         _call("dispatcher", "POST /internal/user-token", "gateway"),
         _call("dispatcher", "POST /internal/user-login", "gateway"),
         _call("dispatcher", "POST /internal/hooks", "gateway"),

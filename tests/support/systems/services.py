@@ -14,9 +14,11 @@ from uuid import UUID, uuid4
 import httpx
 from pydantic import SecretStr
 
+from tests.support.dispatcher.control import Org
 from tests.support.service_tokens import TOKENS, proven_user
 from tests.support.systems.walk import Walk, walking
-from tests.support.waiting import SECONDS
+from tests.support.verbs import trigger
+from tests.support.waiting import SECONDS, until
 from tracelake.delivery.routes import delivery_api
 from tracelake.domain.service_tokens import Listener as ListenerName
 from tracelake.domain.service_tokens import derive_token
@@ -40,6 +42,7 @@ from tracelake.udf.process import Refusing, runner_api
 from tracelake.wire.client import dispatcher_client
 from tracelake.wire.service_calls import ServiceCall
 from tracelake.wire.service_user import SERVICE_TOKEN
+from tracelake.wire.task_messages import Claimed
 
 INVOKE_TOKEN: Final = "what the Dispatcher shows the runner"
 PLATFORM_ADMIN: Final = "test|acme"
@@ -62,6 +65,19 @@ class Services:
         answer = await self.call(call, headers)
         assert answer.status_code < httpx.codes.INTERNAL_SERVER_ERROR, (call, answer.text)
         return answer.status_code not in {httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN}
+
+    async def claimed(self, org: Org | None = None, cursor: int = 1) -> Claimed:
+        """A task that runs, with its capability."""
+        walk, org_id = self.walk, (org or self.walk.org).id
+        await trigger(walk.control, org_id, "walk", "ask", cursor=cursor, request_id=uuid4())
+        find = (
+            "SELECT t.id FROM tasks t JOIN jobs j ON j.id = t.job_id"
+            " WHERE t.org_id = $1 AND j.name = 'work' AND t.status = 'Queued' AND t.woken_at IS NOT NULL"
+        )
+        task = await until(lambda: walk.control.pool.fetchval(find, org_id), "a task waits for a worker")
+        (answer,) = await walk.dispatcher.claim_batch([task], "w")
+        assert isinstance(answer, Claimed)
+        return answer
 
 
 def shown_by(service: str, call: ServiceCall) -> dict[str, str]:

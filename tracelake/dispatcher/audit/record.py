@@ -1,4 +1,4 @@
-"""Records a call of a user in the audit: an entry before the call is made, and its outcome after it."""
+"""Records calls of users in the audit: those that the Dispatcher answers, and those of other services."""
 
 from __future__ import annotations
 
@@ -9,8 +9,11 @@ from uuid import UUID
 
 import asyncpg
 
-from tracelake.errors import BadInput, Forbidden, Refused, TraceError
+from tracelake.errors import Forbidden, NotFound
+from tracelake.store.identity import User
 from tracelake.store.queries import queries
+from tracelake.wire.record_call import AuditBeginRequest, AuditEndRequest, Outcome, recorded_in
+from tracelake.wire.user.calls import CALLS
 
 
 @dataclass(frozen=True)
@@ -25,31 +28,44 @@ class CallEntry:
 
 @asynccontextmanager
 async def recorded(pool: asyncpg.Pool, entry: CallEntry, *, reads: bool) -> AsyncIterator[None]:
-    """Of a call that only reads, a refusal for the user's role is recorded, and nothing else.
-
-    A process that ends within the block leaves an entry without an outcome: the call may have been done.
-    """
-    begun = None if reads else await _begin(pool, entry)
-    try:
+    async with recorded_in(_Rows(pool, entry), reads=reads):
         yield
-    except TraceError as error:
-        if not reads or isinstance(error, Forbidden):
-            outcome = "refused" if isinstance(error, BadInput | Refused) else "failed"
-            await _end(pool, begun or await _begin(pool, entry), outcome, error.code)
-        raise
-    except Exception as error:
-        if begun is not None:
-            await _end(pool, begun, "failed", type(error).__name__)
-        raise
-    if begun is not None:
-        await _end(pool, begun, "done", None)
 
 
-async def _begin(pool: asyncpg.Pool, entry: CallEntry) -> UUID:
-    sql = queries("audit")["begin_entry"]
-    made: UUID = await pool.fetchval(sql, entry.user_id, entry.action, entry.object, entry.origin)
-    return made
+def origin_of(user: User, client: str) -> str:
+    return f"{client} token {user.token_id}" if user.token_id else client
 
 
-async def _end(pool: asyncpg.Pool, entry: UUID, outcome: str, code: str | None) -> None:
-    await pool.execute(queries("audit")["end_entry"], entry, outcome, code)
+async def begin_for(pool: asyncpg.Pool, service: str, user: User, asked: AuditBeginRequest) -> UUID:
+    """The entry of a call that another service answers: one of its own."""
+    _require_own(service, asked.action)
+    entry = CallEntry(user.id, asked.action, asked.object, origin_of(user, asked.client))
+    return await _Rows(pool, entry).begin()
+
+
+async def end_for(pool: asyncpg.Pool, service: str, user: User, asked: AuditEndRequest) -> None:
+    _require_own(service, asked.action)
+    ended = asked.entry, asked.outcome, asked.code, user.id, asked.action
+    if await pool.fetchval(queries("audit")["end_entry_of"], *ended) is None:
+        raise NotFound("no such entry of this user and call, or it has ended", where="/entry")
+
+
+def _require_own(service: str, action: str) -> None:
+    call = CALLS.get(action)
+    if call is None or call.service != service:
+        raise Forbidden(f"the service {service} does not answer this call", where="/action")
+
+
+@dataclass(frozen=True)
+class _Rows:
+    pool: asyncpg.Pool
+    entry: CallEntry
+
+    async def begin(self) -> UUID:
+        entry = self.entry
+        sql = queries("audit")["begin_entry"]
+        made: UUID = await self.pool.fetchval(sql, entry.user_id, entry.action, entry.object, entry.origin)
+        return made
+
+    async def end(self, entry: UUID, outcome: Outcome, code: str | None) -> None:
+        await self.pool.execute(queries("audit")["end_entry"], entry, outcome, code)

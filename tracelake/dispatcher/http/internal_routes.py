@@ -13,12 +13,13 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from tracelake.dispatcher.alerts.for_delivery import alert_targets, failure_alerts
+from tracelake.dispatcher.audit.record import begin_for, end_for
 from tracelake.dispatcher.buffers.records import buffer_records
 from tracelake.dispatcher.buffers.settle import settle_buffers
 from tracelake.dispatcher.control import Control
 from tracelake.dispatcher.flow.lease_rpc_shares import lease_rpc_shares
 from tracelake.dispatcher.flow.read_worker_load import read_worker_load
-from tracelake.dispatcher.http.auth import ServiceGate, require_proof
+from tracelake.dispatcher.http.auth import ServiceGate, calling_user, require_proof
 from tracelake.dispatcher.http.openapi import document
 from tracelake.dispatcher.http.query_routes import query_routes
 from tracelake.dispatcher.http.user_routes import user_routes
@@ -50,6 +51,7 @@ from tracelake.wire.identity_messages import (
     UserTokenRequest,
 )
 from tracelake.wire.read_call import read_message
+from tracelake.wire.record_call import AuditBeginRequest, AuditBegun, AuditEnded, AuditEndRequest
 from tracelake.wire.rpc_share_messages import RpcSharesRequest
 from tracelake.wire.service_gate import UNKNOWN, caller_of, guarded
 from tracelake.wire.service_user import PROOF, ServiceUser
@@ -122,6 +124,7 @@ def internal_api(control: Control) -> Starlette:
         Route("/internal/jwks/task", jwks, methods=["GET"]),
         *query_routes(control, known),
         *_for_delivery(control),
+        *_for_services_of_users(control, known),
         *_for_schedulers(control),
         *_for_senders(control),
         *user_routes(control, known),
@@ -217,6 +220,26 @@ def _for_delivery(control: Control) -> list[Route]:
     return [
         Route("/internal/alerts/targets", targets, methods=["POST"]),
         Route("/internal/alerts/failures", failures, methods=["POST"]),
+    ]
+
+
+def _for_services_of_users(control: Control, known: KnownTokens) -> list[Route]:
+    """The Query service and the delivery process answer calls of users too."""
+
+    async def begin(request: Request) -> Response:
+        asked = await read_message(request, AuditBeginRequest)
+        user = await calling_user(control.pool, known, request)
+        return json_response(AuditBegun(entry=await begin_for(control.pool, caller_of(request).service, user, asked)))
+
+    async def end(request: Request) -> Response:
+        asked = await read_message(request, AuditEndRequest)
+        user = await calling_user(control.pool, known, request)
+        await end_for(control.pool, caller_of(request).service, user, asked)
+        return json_response(AuditEnded(entry=asked.entry))
+
+    return [
+        Route("/internal/audit/begin", begin, methods=["POST"]),
+        Route("/internal/audit/end", end, methods=["POST"]),
     ]
 
 

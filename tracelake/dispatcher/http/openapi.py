@@ -48,6 +48,7 @@ from tracelake.wire.output_messages import (
     FilesRequest,
 )
 from tracelake.wire.query_messages import AuditAnswer, AuditRequest, RelationsAnswer, RelationsRequest
+from tracelake.wire.record_call import AuditBeginRequest, AuditBegun, AuditEnded, AuditEndRequest
 from tracelake.wire.rpc_share_messages import RpcSharesAnswer, RpcSharesRequest
 from tracelake.wire.source_messages import FiredAnswer, HookBatchAnswer, HookBatchRequest
 from tracelake.wire.task_messages import (
@@ -201,6 +202,15 @@ ROUTES = (
         "service",
         query=StopsQuery,
     ),
+    DescribedRoute(
+        "post",
+        "/internal/audit/begin",
+        "A call of a user that the caller answers",
+        AuditBegun,
+        "service",
+        AuditBeginRequest,
+    ),
+    DescribedRoute("post", "/internal/audit/end", "How that call ended", AuditEnded, "service", AuditEndRequest),
     DescribedRoute("post", "/internal/query/audit", "What was asked", AuditAnswer, "service", AuditRequest),
     DescribedRoute("post", "/internal/schedules/fire", "Fire the slots that are due", FiredAnswer, "service"),
     DescribedRoute(

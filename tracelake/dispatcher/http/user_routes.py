@@ -21,7 +21,7 @@ from starlette.routing import Route
 from tracelake.dispatcher.alerts.edit import create_alert, delete_alert, update_alert
 from tracelake.dispatcher.alerts.edit_channels import create_channel, delete_channel, update_channel
 from tracelake.dispatcher.alerts.show import list_alerts, list_channels, show_alert, show_channel
-from tracelake.dispatcher.audit.record import CallEntry, recorded
+from tracelake.dispatcher.audit.record import CallEntry, origin_of, recorded
 from tracelake.dispatcher.buffers.dead_batches import list_dead_batches, replay_batch
 from tracelake.dispatcher.bundles.list import list_bundles, show_bundle
 from tracelake.dispatcher.bundles.push import announce_bundle, finalize_bundle, upload_bundle
@@ -77,7 +77,7 @@ from tracelake.store.db import OUTAGES, unavailable
 from tracelake.store.identity import User
 from tracelake.wire.message import Message
 from tracelake.wire.read_call import read_body, read_query, require_platform, require_role
-from tracelake.wire.service_user import CLIENT
+from tracelake.wire.record_call import client_of, object_of
 from tracelake.wire.user.backfills import BackfillRow
 from tracelake.wire.user.calls import CALLS, Call, named
 from tracelake.wire.user.dags import ActivateAnswer, DagWarning, DeployAnswer, TriggerAnswer, TriggerRequest
@@ -112,10 +112,7 @@ def _endpoint(control: Control, known: KnownTokens, call: Call, verb: Verb) -> C
 
 
 def _entry(user: User, call: Call, path: Mapping[str, str], request: Request) -> CallEntry:
-    """Neither query nor body: those may hold secrets."""
-    token = f" token {user.token_id}" if user.token_id else ""
-    origin = f"{request.headers.get(CLIENT, 'unknown')[:64]}{token}"
-    return CallEntry(user.id, call.name, " ".join(f"{name}={value}" for name, value in path.items()), origin)
+    return CallEntry(user.id, call.name, object_of(path), origin_of(user, client_of(request)))
 
 
 async def _tried_twice(verb: Verb, asked: UserCall) -> Any:

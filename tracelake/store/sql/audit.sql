@@ -8,6 +8,14 @@ RETURNING id;
 -- Stores how the call of an entry ended.
 UPDATE audit_entries SET outcome = $2, code = $3 WHERE id = $1 AND outcome = 'begun' AND seq IS NULL;
 
+-- name: end_entry_of
+-- The same for a service that says whose call of which kind it was.
+UPDATE audit_entries e SET outcome = $2, code = $3
+  FROM users u
+ WHERE e.id = $1 AND e.outcome = 'begun' AND e.seq IS NULL
+   AND u.id = $4 AND e.org_id = u.org_id AND e.actor = u.external_id AND e.action = $5
+RETURNING e.id;
+
 -- name: lock_chains
 -- Only one process links or prunes at a time; it is released with the transaction.
 SELECT pg_advisory_xact_lock(hashtext('audit_chains'));

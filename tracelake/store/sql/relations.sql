@@ -48,10 +48,11 @@ SELECT d.name
   FROM datasets d
  WHERE d.org_id = $1 AND d.name IS NOT NULL
    AND (d.visibility = 'org'
-        OR d.visibility = 'roles' AND ($3 OR EXISTS (
-               SELECT FROM org_role_memberships m JOIN org_roles r ON r.id = m.role_id
-                WHERE m.org_id = $1 AND m.user_id = $2
-                  AND 'role:' || r.slug = ANY (d.read_roles))))
+        OR d.visibility = 'roles' AND ($3 OR d.read_roles && ARRAY(
+               SELECT 'role:' || r.slug
+                 FROM org_role_memberships m
+                 JOIN org_roles r ON r.id = m.role_id
+                WHERE m.org_id = $1 AND m.user_id = $2)))
  ORDER BY d.name
  LIMIT $4;
 

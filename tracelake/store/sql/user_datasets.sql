@@ -1,5 +1,6 @@
 -- name: list_datasets
--- Datasets of an organisation with their last commit. One that is shared with a role is listed for users who have it.
+-- Datasets of an organisation with their last commit. One that is shared with a role is listed for users who have it:
+-- their roles are read once, not for each dataset.
 SELECT d.id AS dataset_uuid, d.name, d.visibility::text, d.producer_dag_name AS dag, d.producer_job_name AS job,
        d.producer_output_index AS output_index, coalesce(d.storage ->> 'kind', 'parquet') AS storage,
        h.last_commit, c.created_at AS committed_at, coalesce(b.dead, 0) AS dead_batches
@@ -9,10 +10,11 @@ SELECT d.id AS dataset_uuid, d.name, d.visibility::text, d.producer_dag_name AS 
   LEFT JOIN dataset_heads h ON h.dataset_uuid = d.id
   LEFT JOIN commits c ON c.dataset_uuid = d.id AND c.number = h.last_commit
  WHERE d.org_id = $1
-   AND (d.visibility <> 'roles' OR $3 OR EXISTS (
-           SELECT FROM org_role_memberships m JOIN org_roles r ON r.id = m.role_id
-            WHERE m.org_id = $1 AND m.user_id = $2
-              AND 'role:' || r.slug = ANY (d.read_roles)))
+   AND (d.visibility <> 'roles' OR $3 OR d.read_roles && ARRAY(
+           SELECT 'role:' || r.slug
+             FROM org_role_memberships m
+             JOIN org_roles r ON r.id = m.role_id
+            WHERE m.org_id = $1 AND m.user_id = $2))
  ORDER BY d.name IS NULL, d.name, d.producer_dag_name, d.producer_job_name, d.producer_output_index;
 
 -- name: find_dataset
