@@ -6,7 +6,8 @@ where that is installed. In turn, so that whatever else the machine does falls o
 query that is repeated on Spark (never its rows), so the headline and its ratios are of a text that nobody asked before,
 `new_group`, where all sides plan; so are those of the eight clients at once. `ratio_asked_before` is of the others.
 Beside that the first query after the start, the first one after the engines were killed, the memory with three
-organisations, and the gate by itself. All on the event loop that `trace query` has, on which the clients are too.
+organisations, the gate by itself, what a new text costs in processor time, and each aim with whether it was met. All on
+the event loop that `trace query` has, on which the clients are too.
 
 With `--bombs`: the p95 of one organisation's queries, while another sends queries without a pause that no gate refuses
 and that take all the time, memory or bytes they can get; by turns with and without them.
@@ -36,11 +37,11 @@ import pyarrow.parquet as pq
 import uvloop
 from pydantic import SecretStr
 
+from bench.query_aims import aims, gate_ms, processor_ms
 from bench.report import report
 from tests.support.service_tokens import as_service
 from tracelake.adapters.objects_disk import DiskObjects
 from tracelake.domain.object_names import Folder
-from tracelake.domain.sql.gate import _check, _parsed, check_sql
 from tracelake.lite.certificates import ensure_certificates
 from tracelake.query.process import serving
 from tracelake.query.spark import QuerySpark, query_options
@@ -114,6 +115,7 @@ async def measure(home: Path, size: int, engine: str) -> None:
         duckdb = in_duckdb(objects, parts)
         results = {name: await compared(ask, bare, duckdb, sql, size) for name, sql in QUERIES.items()}
         together = await clients(ask, size)
+        processor = await processor_ms(ask, QUERIES["new_group"], 3 * size)
     asked_before = [result["ratio_to_bare_spark"] for name, result in results.items() if name != "new_group"]
     report(
         "query",
@@ -122,12 +124,13 @@ async def measure(home: Path, size: int, engine: str) -> None:
         ratio_to_bare_spark=results["new_group"]["ratio_to_bare_spark"],
         ratio_asked_before=round(statistics.geometric_mean(asked_before), 2),
         queries=results,
-        duckdb_p50_ms=results["new_group"].get("duckdb_p50_ms"),
         clients=together,
+        processor_ms=processor,
+        aims=aims(results["new_group"], together, first, memory["all"]),
         first_ms=first,
         restart_ms=restart,
         memory_mb=memory,
-        gate_ms=gate(),
+        gate_ms=gate_ms(QUERIES["group"]),
         settings={"size": size, "rows": ROWS, "files": FILES, "engine": engine},
     )
 
@@ -248,18 +251,6 @@ async def clients(ask: Ask, size: int) -> dict[str, float]:
     await asyncio.gather(*(one(client) for client in range(CLIENTS)))
     seconds = time.perf_counter() - began
     return {"clients": CLIENTS, "errors": 0, "per_second": round(CLIENTS * max(3, size // 4) / seconds, 1)}
-
-
-def gate() -> float:
-    """Of a query that was never seen before."""
-    times = []
-    for number in range(50):
-        _check.cache_clear()
-        _parsed.cache_clear()
-        began = time.perf_counter()
-        check_sql(f"{QUERIES['group']} LIMIT {number}", {"events"}, deterministic=False)
-        times.append(time.perf_counter() - began)
-    return milliseconds(statistics.median(times))
 
 
 def in_duckdb(objects: DiskObjects, parts: list[PartitionFiles]) -> Any:

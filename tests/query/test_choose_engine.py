@@ -60,6 +60,12 @@ async def test_an_error_in_values_is_sparks_although_sail_was_asked_first(auto_s
     assert await auto_system.refused("reader", over) == (422, "query_failed")
 
 
+@pytest.mark.parametrize("call", ["mod(value)", "nvl2(value)", "equal_null(value, 1, 2)", "round()"])
+async def test_a_call_with_another_number_of_arguments_is_sparks_error(call: str, auto_system: QuerySystem) -> None:
+    query = f"SELECT {call} AS x FROM orders"  # noqa: S608 - our own words
+    assert await auto_system.refused("reader", query) == (400, "invalid_sql")
+
+
 async def test_a_function_that_neither_engine_may_run_is_refused_before(auto_system: QuerySystem) -> None:
     query = "SELECT reflect('java.lang.System', 'getenv', 'PATH') AS x FROM orders"
     assert await auto_system.refused("reader", query) == (400, "invalid_sql")

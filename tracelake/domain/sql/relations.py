@@ -14,6 +14,8 @@ from tracelake.domain.sql.sizes import COLUMN, LISTED, SCALAR, Size
 ANY: Final = " any"
 STAR: Final = "*"
 """Columns of a table, which are not known by name."""
+MANY: Final = 30
+"""How many such a table may have."""
 
 
 @dataclass
@@ -67,12 +69,14 @@ def column_size(node: exp.Column, scopes: list[Scope]) -> Size:
 
 def all_columns(sources: Scope) -> Size:
     """struct(*): every column that is known, and as many of a table as it may have."""
-    sizes = [
-        size
-        for source in sources.values()
-        for size in (source.columns or dict.fromkeys(map(str, range(30)), COLUMN)).values()
-    ]
-    return Size(sum(size.bytes for size in sizes) + SCALAR, float(len(sizes)), widest(sizes))
+    size, count = SCALAR, 0.0
+    items: list[Size] = []
+    for source in sources.values():
+        known = list((source.columns or {}).values())
+        size += sum(item.bytes for item in known) if known else MANY * COLUMN.bytes
+        count += len(known) or MANY
+        items += known or [COLUMN]
+    return Size(size, count, widest(items))
 
 
 def widest(sizes: list[Size]) -> Size:

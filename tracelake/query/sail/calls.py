@@ -58,7 +58,7 @@ def _type(name: str) -> Callable[[Walk, exp.Anonymous], Typed]:
 
 
 def _date_part(walk: Walk, node: exp.Anonymous) -> Typed:
-    part, value = node.expressions if len(node.expressions) == 2 else (None, None)  # noqa: PLR2004
+    part, value = _given(node, 2)
     if not isinstance(part, exp.Literal):
         raise NotOnSail("function", "date_part")
     return walk.of(date_part(part.name, value))
@@ -88,15 +88,13 @@ def _datediff(walk: Walk, node: exp.Anonymous) -> Typed:
 
 
 def _timestampdiff(walk: Walk, node: exp.Anonymous) -> Typed:
-    unit, *others = node.expressions
+    unit, *others = _given(node, 3)
     start, end = (walk.of(other) for other in others)
     return difference(unit.name.casefold(), start, end), "bigint"
 
 
 def _timestampadd(walk: Walk, node: exp.Anonymous) -> Typed:
-    if len(node.expressions) != 3:  # noqa: PLR2004
-        raise NotOnSail("function", "timestampadd")
-    unit, number, value = node.expressions
+    unit, number, value = _given(node, 3)
     moved, type_ = walk.of(value)
     if type_ != "timestamp" or not number.is_int or unit.name.casefold() not in UNITS:
         raise NotOnSail("types", "timestampadd")
@@ -130,10 +128,11 @@ def _unix_timestamp(walk: Walk, node: exp.Anonymous) -> Typed:
 
 
 def _round(walk: Walk, node: exp.Anonymous) -> Typed:
-    value, places = walk.of(node.expressions[0]), node.expressions[1:] or [exp.Literal.number(0)]
-    if family(value[1]) != "decimal" or not isinstance(places[0], exp.Literal) or not places[0].is_int:
+    given, places = (*_given(node, 1, 2), exp.Literal.number(0))[:2]
+    value = walk.of(given)
+    if family(value[1]) != "decimal" or not isinstance(places, exp.Literal) or not places.is_int:
         raise NotOnSail("types", "round")
-    type_ = round_type(as_decimal(value[1]), int(places[0].name))
+    type_ = round_type(as_decimal(value[1]), int(places.name))
     return fitted(value[0], type_), decimal(type_)
 
 
@@ -165,9 +164,7 @@ def _power(walk: Walk, node: exp.Anonymous) -> Typed:
 
 
 def _try_divide(walk: Walk, node: exp.Anonymous) -> Typed:
-    if len(node.expressions) != 2:  # noqa: PLR2004
-        raise NotOnSail("function", "try_divide")
-    left, right = node.expressions
+    left, right = _given(node, 2)
     sides = (
         exp.GT(this=_inside(right.copy()), expression=exp.Literal.number(0)),
         exp.LT(this=_inside(right.copy()), expression=exp.Literal.number(0)),
@@ -177,21 +174,19 @@ def _try_divide(walk: Walk, node: exp.Anonymous) -> Typed:
 
 
 def _nullif(walk: Walk, node: exp.Anonymous) -> Typed:
-    if len(node.expressions) != 2:  # noqa: PLR2004
-        raise NotOnSail("function", "nullif")
-    left, right = node.expressions
+    left, right = _given(node, 2)
     same = exp.EQ(this=_inside(left.copy()), expression=_inside(right))
     return walk.of(exp.Case(ifs=[exp.If(this=same, true=exp.Null())], default=left))
 
 
 def _nvl2(walk: Walk, node: exp.Anonymous) -> Typed:
-    value, present, absent = node.expressions
+    value, present, absent = _given(node, 3)
     known = exp.Not(this=exp.Is(this=_inside(value), expression=exp.Null()))
     return walk.of(exp.Case(ifs=[exp.If(this=known, true=present)], default=absent))
 
 
 def _equal_null(walk: Walk, node: exp.Anonymous) -> Typed:
-    left, right = node.expressions
+    left, right = _given(node, 2)
     return walk.of(exp.NullSafeEQ(this=_inside(left), expression=_inside(right)))
 
 
@@ -205,9 +200,7 @@ def _count_if(walk: Walk, node: exp.Anonymous) -> Typed:
 
 def _pmod(walk: Walk, node: exp.Anonymous) -> Typed:
     """The remainder that is not negative, by a positive number as it is written."""
-    if len(node.expressions) != 2:  # noqa: PLR2004
-        raise NotOnSail("function", "pmod")
-    value, by = node.expressions
+    value, by = _given(node, 2)
     if not isinstance(by, exp.Literal) or not by.is_int or int(by.name) == 0:
         raise NotOnSail("function", "pmod")
     rest = exp.Paren(this=exp.Mod(this=_inside(value), expression=by))
@@ -219,7 +212,7 @@ def _pmod(walk: Walk, node: exp.Anonymous) -> Typed:
 
 def _operator(kind: type[exp.Binary]) -> Callable[[Walk, exp.Anonymous], Typed]:
     def rewritten(walk: Walk, node: exp.Anonymous) -> Typed:
-        left, right = node.expressions
+        left, right = _given(node, 2)
         return walk.of(kind(this=_inside(left), expression=_inside(right)))
 
     return rewritten
@@ -227,8 +220,8 @@ def _operator(kind: type[exp.Binary]) -> Callable[[Walk, exp.Anonymous], Typed]:
 
 def _lag(walk: Walk, node: exp.Anonymous) -> Typed:
     """With a default value, which must be of the type of the others."""
-    value, number = walk.of(node.expressions[0]), [walk.of(item) for item in node.expressions[1:2]]
-    default = [walk.of(item) for item in node.expressions[2:]]
+    value, *more = [walk.of(item) for item in _given(node, 1, 3)]
+    number, default = more[:1], more[1:]
     types = {value[1], *(item[1] for item in default)}
     if family(value[1]) in {"other", "null"} or any(item[1] != "int" for item in number) or wider(types) != value[1]:
         raise NotOnSail("types", str(node.this))
@@ -237,9 +230,14 @@ def _lag(walk: Walk, node: exp.Anonymous) -> Typed:
 
 
 def _arguments(walk: Walk, node: exp.Anonymous, count: int) -> list[Typed]:
-    if len(node.expressions) != count:
+    return [walk.of(item) for item in _given(node, count)]
+
+
+def _given(node: exp.Anonymous, count: int, most: int | None = None) -> list[Any]:
+    """Return what the call is given; of another number of arguments, what is wrong is Spark's to say."""
+    if not count <= len(node.expressions) <= (most or count):
         raise NotOnSail("function", str(node.this))
-    return [walk.of(item) for item in node.expressions]
+    return node.expressions
 
 
 def _inside(node: Any) -> Any:

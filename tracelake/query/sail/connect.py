@@ -8,6 +8,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
 
+from tracelake.query.sail import plans
 from tracelake.query.sail.plans import Plan
 
 if TYPE_CHECKING:
@@ -101,23 +102,17 @@ class ConnectSession:
         operation = proto.ConfigRequest.Operation(set=proto.ConfigRequest.Set(pairs=pairs))
         self._stub.Config(proto.ConfigRequest(operation=operation, **self._whose), timeout=seconds)
 
-    def create_view(self, name: str, rows: Plan) -> None:
-        from pyspark.sql.connect import proto
+    def rows(self, text: str, tables: Mapping[str, Plan], limit: int) -> Iterator[StructType | pa.Table]:
+        """Yield the schema, then batches of rows, `limit` at most; raises if Sail gave up in between.
 
-        view = proto.CreateDataFrameViewCommand(input=rows, name=name, is_global=False, replace=False)
-        for _ in self._execute(proto.Plan(command=proto.Command(create_dataframe_view=view))):
-            pass
-
-    def rows(self, text: str, limit: int) -> Iterator[StructType | pa.Table]:
-        """Yield the schema, then batches of rows, `limit` at most; raises if Sail gave up in between."""
+        `tables` are what the names in the text mean. They are sent with it, so nothing of them is in the session.
+        """
         import pyarrow as pa
         from pyspark.sql.connect import proto
         from pyspark.sql.connect.types import proto_schema_to_pyspark_data_type
 
-        query = proto.Relation(sql=proto.SQL(query=text))
-        plan = proto.Plan(root=proto.Relation(limit=proto.Limit(input=query, limit=limit)))
         kind = None
-        for response in self._execute(plan):
+        for response in self._execute(proto.Plan(root=plans.limited(plans.sql(text, tables), limit))):
             kind = response.WhichOneof("response_type")
             if response.HasField("schema"):
                 schema: Any = proto_schema_to_pyspark_data_type(response.schema)

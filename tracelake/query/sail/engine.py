@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import structlog
 
@@ -28,6 +28,7 @@ from tracelake.query.collect import columns_of_schema, too_large
 from tracelake.query.engine import CannotRun, InProgress, QueryResult, query_timeout
 from tracelake.query.engine_seconds import EngineSeconds
 from tracelake.query.sail.connect import ConnectSession, IncompleteError, load_grpc
+from tracelake.query.sail.plans import Plan
 from tracelake.query.sail.pool import SailPool
 from tracelake.query.sail.server import SailServer
 from tracelake.query.sail.tables import tables_of
@@ -224,10 +225,10 @@ class SailEngine:
             written = self._translate(query.checked, relations)
 
         try:
-            made = tables_of(query, session, server.files, self._dsn, settings=self._settings, looked_up=write)
-            with _opened(session), made as views:
+            made = tables_of(query, server.files, self._dsn, settings=self._settings, looked_up=write)
+            with _opened(session), made as tables:
                 assert written is not None  # noqa: S101 - of a query with hot tables, since they were looked up
-                return _of_types(self._rows(session, query, written.checked.render(views)), written.types)
+                return _of_types(self._rows(session, query, written.checked, tables), written.types)
         except grpc.RpcError as error:
             raise self._translated(error) from None
         except NotOnSail as error:
@@ -246,22 +247,26 @@ class SailEngine:
             )  # its text may be the query's
             raise CannotRun("failed") from None
 
-    def _rows(self, session: ConnectSession, query: CheckedQuery, text: str) -> QueryResult:
+    def _rows(
+        self, session: ConnectSession, query: CheckedQuery, written: CheckedSql, tables: Mapping[str, Plan]
+    ) -> QueryResult:
         import pyarrow as pa
 
-        schema, tables, size = None, [], 0
-        for part in session.rows(text, query.max_rows + 1):
+        names = {table: f"v_{uuid4().hex}" for table in tables}  # none that the query could have for something else
+        sent = {names[table]: plan for table, plan in tables.items()}
+        schema, parts, size = None, [], 0
+        for part in session.rows(written.render(names), sent, query.max_rows + 1):
             if isinstance(part, pa.Table):
                 size += part.nbytes
                 if size > self._settings.max_bytes:
                     session.cancel()
                     raise too_large(self._settings.max_bytes)
-                tables.append(part)
+                parts.append(part)
             else:
                 schema = part
         if schema is None:
             raise CannotRun("failed")
-        columns, table = columns_of_schema(schema), _as_spark_gives_it(schema, tables)
+        columns, table = columns_of_schema(schema), _as_spark_gives_it(schema, parts)
         truncated = table.num_rows > query.max_rows
         rows = table.slice(0, query.max_rows) if truncated else table
         return QueryResult(columns, rows, truncated, engine="sail")

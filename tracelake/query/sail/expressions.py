@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from itertools import product
+from math import inf
 from typing import Any, Final
 
 from sqlglot import exp
@@ -26,8 +27,9 @@ COMPARISONS: Final = (exp.EQ, exp.NEQ, exp.GT, exp.GTE, exp.LT, exp.LTE, exp.Nul
 SMALLEST: Final = (str(2**31), str(2**63))
 KEYS: Final = {"whole", "decimal", "text", "bytes", "date", "time", "bool"}
 """Families of which Sail groups, joins and counts values as Spark does. Of doubles there are two zeros, and NaN."""
-CHOICES: Final = frozenset({"coalesce", "ifnull", "nvl", "greatest", "least"})
-"""Functions that return one of their arguments."""
+CHOSEN_FROM: Final = {"coalesce": (1, inf), "ifnull": (2, 2), "nvl": (2, 2), "greatest": (2, inf), "least": (2, inf)}
+"""Functions that return one of their arguments, and from how many, at least and at most."""
+CHOICES: Final = frozenset(CHOSEN_FROM)
 
 
 class Expressions:
@@ -258,6 +260,9 @@ class Expressions:
         return node, "bigint"
 
     def _of_choice(self, node: exp.Anonymous, name: str) -> Typed:
+        least, most = CHOSEN_FROM[name]
+        if not least <= len(node.expressions) <= most:
+            raise NotOnSail("function", name)  # Sail takes what Spark refuses
         values, type_ = self._one_of(node.expressions)
         if type_ == "double" and name in {"greatest", "least"}:
             raise NotOnSail("types", name)

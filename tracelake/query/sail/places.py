@@ -53,7 +53,8 @@ def refuse_merged_lists(tree: Any) -> None:
     Sail merges `x IN (1, 2) AND x IN (3)`, also if they are written with `=`, into what is false for a NULL too.
     """
     found: defaultdict[tuple[int, str], list[Any]] = defaultdict(list)
-    for node in tree.find_all(exp.In, exp.EQ, exp.NEQ):
+    lists = list(tree.find_all(exp.In, exp.EQ, exp.NEQ))
+    for node in lists if len(lists) > 1 else ():
         for value in (node.this, node.expression if isinstance(node, exp.Binary) else None):
             if value is not None and value.find(exp.Column):
                 found[id(_whole_condition(node)), value.sql("spark")].append(node)

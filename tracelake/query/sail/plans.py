@@ -5,7 +5,7 @@ They are built as messages, from known parts, and never from text.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from functools import reduce
 from typing import Any
@@ -21,6 +21,29 @@ def parquet(paths: Sequence[str], ddl: str) -> Plan:
 
     source = proto.Read.DataSource(format="parquet", paths=paths, schema=ddl)
     return proto.Relation(read=proto.Read(data_source=source))
+
+
+def sql(text: str, tables: Mapping[str, Plan]) -> Plan:
+    """A query, and what its names of tables mean. Sail finds a reference by a number, which each must have."""
+    from pyspark.sql.connect import proto
+
+    query = proto.Relation(sql=proto.SQL(query=text))
+    if not tables:
+        return query
+    named = [
+        proto.Relation(
+            common=proto.RelationCommon(plan_id=number),
+            subquery_alias=proto.SubqueryAlias(input=rows, alias=name),
+        )
+        for number, (name, rows) in enumerate(tables.items())
+    ]
+    return proto.Relation(with_relations=proto.WithRelations(root=query, references=named))
+
+
+def limited(rows: Plan, limit: int) -> Plan:
+    from pyspark.sql.connect import proto
+
+    return proto.Relation(limit=proto.Limit(input=rows, limit=limit))
 
 
 def where(rows: Plan, condition: Condition) -> Plan:

@@ -1,4 +1,4 @@
-"""Makes the tables of a query in its session: of files, of rows in Postgres, of both, and with the DAG's filters.
+"""Makes the tables of a query: of files, of rows in Postgres, of both, and with the DAG's filters.
 
 The files are those that are current at the commit, and the rows of Postgres are those of one snapshot, taken after the
 commit was chosen: `data/hot/view.py` says which block numbers come from where. The rows are copied, so the snapshot is
@@ -12,7 +12,6 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
-from uuid import uuid4
 
 from tracelake.data.files.parquet_reader import ddl
 from tracelake.data.hot.view import HeldSnapshot, HotView, held
@@ -23,7 +22,6 @@ from tracelake.query.checked_query import CheckedQuery, ColdFiles, Relation
 from tracelake.query.engine import CannotRun
 from tracelake.query.sail import plans
 from tracelake.query.sail.column_types import schema_of
-from tracelake.query.sail.connect import ConnectSession
 from tracelake.query.sail.filter_condition import passing
 from tracelake.query.sail.hot_tables import HotReading, HotSource, copied, hot_source
 from tracelake.query.sail.plans import Condition, Plan
@@ -42,22 +40,11 @@ LookedUp = Callable[[Mapping[str, Relation]], None]
 
 @contextmanager
 def tables_of(
-    query: CheckedQuery,
-    session: ConnectSession,
-    files: StagedFiles,
-    dsn: str,
-    *,
-    settings: QuerySettings,
-    looked_up: LookedUp,
-) -> Iterator[dict[str, str]]:
-    """Make the tables and yield their names in the session. Their files are there inside the block."""
+    query: CheckedQuery, files: StagedFiles, dsn: str, *, settings: QuerySettings, looked_up: LookedUp
+) -> Iterator[dict[str, Plan]]:
+    """Yield each table by its name in the query. Their files are there inside the block."""
     with ExitStack() as stack:
-        maker = _Tables(query, files, dsn, settings, stack, looked_up)
-        tables = maker.plans()
-        names = {table: f"v_{uuid4().hex}" for table in tables}
-        for table, plan in tables.items():
-            session.create_view(names[table], plan)
-        yield names
+        yield _Tables(query, files, dsn, settings, stack, looked_up).plans()
 
 
 @dataclass(frozen=True)

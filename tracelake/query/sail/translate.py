@@ -59,9 +59,10 @@ def translated(checked: CheckedSql, relations: Mapping[str, Relation]) -> ForSai
 def _refuse_one_name_for_two(tree: Any) -> None:
     """Refuse two windows or aggregates that differ in a CAST only: Sail names them without it, and mixes them up."""
     names: dict[str, str] = {}
-    for node in tree.find_all(exp.Window, exp.Anonymous):
+    for node in tree.find_all(exp.Window, exp.Anonymous) if tree.find(exp.Cast) else ():
         if isinstance(node, exp.Window) or str(node.this).casefold() in AGGREGATES:
-            full, name = node.sql("spark"), _without_casts(node).sql("spark")
+            full = node.sql("spark")
+            name = _without_casts(node).sql("spark") if node.find(exp.Cast) else full
             if names.setdefault(name, full) != full:
                 raise NotOnSail("syntax", "differs in a cast")
 

@@ -1,0 +1,62 @@
+"""What `bench.query` measures beside times: each aim with what was reached, and the processor time of a query."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+import psutil
+
+from tracelake.domain.sql.gate import _check, _parsed, check_sql
+
+FLOOR_MS: Final = 15.0
+FIRST_MS: Final = 1000.0
+PER_SECOND: Final = 40.0
+MEMORY_MB: Final = 800.0
+WITHIN_NEXT: Final = 10**7
+"""Where the numbers of texts begin that nobody else asks."""
+
+
+def aims(new_text: dict[str, float], together: dict[str, float], first_ms: float, memory_mb: float) -> dict[str, Any]:
+    """By name: what was reached, the aim, and whether it was met; without DuckDB its aim is not known."""
+    found = {"first_ms": (first_ms, FIRST_MS), "memory_mb": (memory_mb, MEMORY_MB)}
+    if "duckdb_p50_ms" in new_text:
+        found["new_text_ms"] = (new_text["p50_ms"], round(3 * new_text["duckdb_p50_ms"] + FLOOR_MS, 2))
+    least = {"per_second": (together["per_second"], PER_SECOND)}
+    return {name: {"is": value, "at_most": aim, "met": value <= aim} for name, (value, aim) in found.items()} | {
+        name: {"is": value, "at_least": aim, "met": value >= aim} for name, (value, aim) in least.items()
+    }
+
+
+async def processor_ms(ask: Callable[[str], Awaitable[None]], text: str, size: int) -> dict[str, float]:
+    """Of one new text, in this process (the service, its Dispatcher and the client) and in those below it.
+
+    Other work on the machine changes it little, so it can be compared where times cannot.
+    """
+    us = psutil.Process()
+    below = us.children(recursive=True)
+    before = _seconds(us), sum(map(_seconds, below))
+    for turn in range(size):
+        await ask(text.replace("{turn}", str(WITHIN_NEXT + turn)))
+    after = _seconds(us), sum(map(_seconds, below))
+    names = "service", "engines"
+    return {name: round(1000 * (b - a) / size, 2) for name, a, b in zip(names, before, after, strict=True)}
+
+
+def gate_ms(text: str) -> float:
+    """Of a query that was never seen before."""
+    times = []
+    for number in range(50):
+        _check.cache_clear()
+        _parsed.cache_clear()
+        began = time.perf_counter()
+        check_sql(f"{text} LIMIT {number}", {"events"}, deterministic=False)
+        times.append(time.perf_counter() - began)
+    return round(1000 * statistics.median(times), 2)
+
+
+def _seconds(process: psutil.Process) -> float:
+    times = process.cpu_times()
+    return float(times.user + times.system)
