@@ -333,7 +333,7 @@ DELETE FROM dag_current_versions WHERE org_id = $1 AND dag_name = $2;
 
 -- name: cancel_inactive_tasks
 -- Cancels tasks of DAGs without an active version, so that they cannot commit; a source's running task may drain. NULL: of
--- all organisations and DAGs. How many.
+-- all organisations and DAGs. How many. Their work is made again if the version is activated again; what fired a source is not.
 WITH live AS (
     -- Three selects, because each has a partial index of its own.
     SELECT id, job_id FROM tasks WHERE status = 'Queued'
@@ -343,7 +343,7 @@ WITH live AS (
     UNION ALL
     SELECT id, job_id FROM tasks WHERE status = 'Failed' AND next_retry_at IS NOT NULL
 ), inactive AS (
-    SELECT t.id
+    SELECT t.id, j.activation
       FROM live
       JOIN jobs j ON j.id = live.job_id
       JOIN tasks t ON t.id = live.id
@@ -355,7 +355,8 @@ WITH live AS (
 ), canceled AS (
     UPDATE tasks t
        SET status = 'Canceled', completed_at = now(), lease_expires_at = NULL, next_retry_at = NULL,
-           error_message = NULL, fault = NULL, cancel_reason = 'the DAG was deactivated'
+           error_message = NULL, fault = NULL, cancel_reason = 'the DAG was deactivated',
+           dedupe_key = CASE WHEN i.activation = 'source' THEN t.dedupe_key ELSE t.dedupe_key || ':canceled:' || t.id END
       FROM inactive i
      WHERE t.id = i.id AND t.status IN ('Queued', 'Running', 'Failed')
     RETURNING t.id, t.attempt
