@@ -9,6 +9,7 @@ import pytest
 
 from tests.support.dispatcher.control import PULL, Org, an_org, deployed_and_active
 from tests.support.dispatcher.job_chain import claimed, drained
+from tests.support.dispatcher.run_tasks import caught_up
 from tests.support.operators import registered
 from tests.support.verbs import activate_dag, trigger
 from tracelake.dispatcher.control import Control
@@ -104,6 +105,19 @@ async def test_a_version_that_is_activated_again_serves_what_it_had(control: Con
     await trigger(control, org.id, "shop", "ask", cursor=1, request_id=uuid4())
     await drained(control)
     assert [status for _, status in await work_tasks(control)] == ["Queued"]
+
+
+async def test_work_that_was_canceled_with_the_dag_is_made_when_the_same_version_is_activated_again(
+    control: Control,
+) -> None:
+    org = await an_org(control.pool)
+    deployed = await deployed_and_active(control, org, SHOP)
+    await trigger(control, org.id, "shop", "ask", cursor=1, request_id=uuid4())
+    await drained(control)
+    assert await stopped(control, org) == (True, 1)
+    await activate_dag(control, org.id, "shop", deployed.dag_version_id)
+    await caught_up(control)
+    assert [status for _, status in await work_tasks(control)] == ["Canceled", "Queued"]
 
 
 async def test_an_unknown_dag_is_not_found(control: Control) -> None:

@@ -87,6 +87,17 @@ def test_settings_that_cause_no_new_generation_do_not_count() -> None:
     assert hashed(replace(DECODE, config={**DECODE.config, "events": ["approval"]})) != hashed(DECODE)
 
 
+def test_listed_addresses_do_not_count_but_that_there_is_a_list_does() -> None:
+    one, other = (
+        replace(DECODE, config={**DECODE.config, "addresses": addresses})
+        for addresses in (["0x" + "aa" * 20], ["0x" + "aa" * 20, "0x" + "bb" * 20])
+    )
+    assert hashed(one) == hashed(other) not in {None, hashed(DECODE)}
+    query = "SELECT number FROM blocks WHERE address {} (X'aa')"
+    listed = {hashed(replace(JOB, config={"query": query.format(word)})) for word in ("IN", "NOT IN", "=")}
+    assert len(listed) == 3
+
+
 def test_evm_decode_with_several_inputs_reads_more_than_its_range() -> None:
     assert hashed(replace(DECODE, inputs=(BLOCKS, replace(BLOCKS, name="more")))) is None
 

@@ -15,12 +15,17 @@ from hypothesis.stateful import initialize, precondition, rule
 from tests.support.dispatcher.control import PULL, deployed_and_active
 from tests.support.dispatcher.mill import READER, MillMachine, asked, run_machine, variants
 from tests.support.dispatcher.releases import abandoned, build, promoted, rolled_back, start
-from tests.support.dispatcher.run_tasks import Held, claim_one, drain, finish, run_some
+from tests.support.dispatcher.run_tasks import Held, claim_one, drain, finish, run_some, settle
 from tests.support.operators import registered
-from tests.support.verbs import invalidate
+from tests.support.verbs import invalidate, pause_job, resume_job
+from tracelake.dispatcher.dags.deactivate import deactivate_dag
+from tracelake.dispatcher.dags.delete import delete_dag
 from tracelake.dispatcher.versions.gaps import list_gaps
-from tracelake.errors import Conflict, LeaseLost
-from tracelake.wire.user.backfills import GapsQuery
+from tracelake.dispatcher.versions.run_backfills import RunBackfills
+from tracelake.dispatcher.versions.start_backfill import start_backfill
+from tracelake.errors import BadInput, Conflict, InvalidDag, LeaseLost, NotFound
+from tracelake.settings import LoopSettings
+from tracelake.wire.user.backfills import BackfillRequest, GapsQuery
 
 VARIANTS = variants("pull", "flour: {job: grind}")
 SPANS = [(start, start + 9) for start in range(0, 50, 10)]
@@ -44,6 +49,7 @@ SELECT p.partition_key AS key, p.dataset_version AS version, p.valid_from AS com
   JOIN partition_versions p ON p.dataset_version = s.dataset_version AND p.valid_to IS NULL
  WHERE d.org_id = $1 AND d.producer_job_name = 'grind'
 """
+ACTIVE = "SELECT dag_version_id FROM dag_current_versions WHERE org_id = $1 AND dag_name = $2"
 # A range that was asked for again is made again if another version has become active since: once for each time at most.
 TWICE = """
 SELECT j.name, t.input_versions::text, count(*)
@@ -74,8 +80,36 @@ class VersionMachine(MillMachine):
 
     @rule()
     def open_shop(self) -> None:
-        self.do(deployed_and_active(self.control, self.org, READER))
-        self.sells = True
+        with suppress(InvalidDag):  # while nothing publishes what it reads
+            self.do(deployed_and_active(self.control, self.org, READER))
+            self.sells = True
+
+    @rule(dag=st.sampled_from(["mill", "shop"]))
+    def deactivate(self, dag: str) -> None:
+        """Refused while others read what it publishes."""
+        with suppress(Conflict, NotFound):
+            self.do(deactivate_dag(self.control.pool, self.control.after_commit, self.org.id, dag))
+
+    @rule(dag=st.sampled_from(["mill", "shop"]))
+    def delete(self, dag: str) -> None:
+        """Refused while it is active, or others read it. What the source was asked for is gone with the DAG."""
+        with suppress(Conflict, NotFound):
+            self.do(delete_dag(self.control.pool, self.org.as_user, dag))
+            self.asked -= self.asked if dag == "mill" else set()
+
+    @rule(job=st.sampled_from(["grind", "bake"]), verb=st.sampled_from([pause_job, resume_job]))
+    def pause(self, job: str, verb: Callable[..., Coroutine[Any, Any, Any]]) -> None:
+        with suppress(Conflict, NotFound):
+            self.do(verb(self.control, self.org.as_user, "mill", job))
+
+    @rule(span=st.sampled_from([None, *SPANS]), job=st.sampled_from(["grind", "bake"]), again=st.booleans())
+    def backfill(self, span: tuple[int, int] | None, job: str, *, again: bool) -> None:
+        """Refused where nothing is in the range. Without a range, of what all jobs lack."""
+        start, end = span or (None, None)
+        request = BackfillRequest(job=job if span else None, start=start, end=end, again=again and span is not None)
+        with suppress(Conflict, NotFound, BadInput):
+            notify = self.control.after_commit.backfills
+            self.do(start_backfill(self.control.pool, notify, self.org.as_user, "mill", request))
 
     @rule(variant=st.sampled_from(VARIANTS), when_ready=st.booleans())
     def release(self, variant: str, *, when_ready: bool) -> None:
@@ -91,8 +125,9 @@ class VersionMachine(MillMachine):
 
     @rule(span=st.sampled_from(SPANS))
     def ask(self, span: tuple[int, int]) -> None:
-        self.do(asked(self.control, self.org, span))
-        self.asked.add(span)
+        with suppress(Conflict, NotFound):  # the DAG may not be active
+            self.do(asked(self.control, self.org, span))
+            self.asked.add(span)
 
     @rule(span=st.sampled_from(SPANS))
     def reorganize(self, span: tuple[int, int]) -> None:
@@ -129,6 +164,7 @@ class VersionMachine(MillMachine):
         await invalidate(self.control, self.org.id, self.org.user, dataset, **named)
 
     async def check(self) -> None:
+        await self._serve_again()
         await self._finish_all()
         pool, org = self.control.pool, self.org.id
         keys = {f"{start}-{end}" for start, end in self.asked}
@@ -165,6 +201,17 @@ class VersionMachine(MillMachine):
         for dag in ("mill", *(["shop"] if self.sells else [])):
             gaps = await list_gaps(pool, org, GapsQuery(of=dag))
             assert gaps.complete, gaps
+
+    async def _serve_again(self) -> None:
+        """Nothing is paused or inactive at the end."""
+        for dag, variant in (("mill", VARIANTS[0]), *((("shop", READER),) if self.sells else ())):
+            if not await self.control.pool.fetchval(ACTIVE, self.org.id, dag):
+                await deployed_and_active(self.control, self.org, variant)
+        for job in ("grind", "bake"):
+            await resume_job(self.control, self.org.as_user, "mill", job)
+        loop = RunBackfills(self.control.pool, self.control.after_commit, LoopSettings())
+        while await loop.once():
+            await settle(self.control)
 
     async def _finish_all(self) -> None:
         for task in self.held:

@@ -963,6 +963,7 @@ CASES = [
         ("a partition's sizes are not negative", "sizes_are_not_negative", {"bytes": -1}, {"bytes": 0}),
         ("a partition's content is known by a SHA-256", "content_is_sha256", {"content_hash": b"short"}),
         ("hashes of columns are by their names", "column_hashes_is_a_map", {"column_hashes": "[]"}),
+        ("a summary of addresses has a power of two of bytes", "addresses_is_a_summary", {"addresses": b"abc"}),
         ("a content is older than the commit that wrote it again", "content_is_older", {"content_since": 1}),
         ("current partitions keep their files", "only_replaced_lose_files", {"files_removed_at": T2}),
         (

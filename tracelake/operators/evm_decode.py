@@ -9,7 +9,7 @@ import re
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import count
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field, field_validator, model_validator
 
@@ -20,6 +20,7 @@ from tracelake.domain.dag.catalog import (
     ColumnSource,
     ConfigProblem,
     Count,
+    ListedAddresses,
     OperatorSpec,
     Wired,
     checked_by,
@@ -49,18 +50,29 @@ OF_NO_EVENT = "of no event"
 """Logs of other events."""
 
 
+MAX_ADDRESSES = 1_000
+Address = Annotated[str, Field(pattern="^0x[0-9A-Fa-f]{40}$")]
+"""Of a contract."""
+
+
 class Config(OperatorConfig):
     abi: str
     """`erc20`, `erc721`, or the ABI as JSON text."""
     events: tuple[str, ...] = Field(min_length=1)
     """Which of its events, in snake case, in the order of the outputs."""
+    addresses: tuple[Address, ...] | None = Field(None, min_length=1, max_length=MAX_ADDRESSES)
+    """Only logs of these contracts; None: of all."""
     files: int = Field(1, ge=1, le=1000)
     """Per output. One is written by one Spark task, in memory; several by as many tasks as there are cores."""
 
-    @field_validator("events", mode="before")
+    @field_validator("events", "addresses", mode="before")
     @classmethod
     def _from_list(cls, value: Any) -> Any:
         return tuple(value) if isinstance(value, list) else value
+
+    @property
+    def contracts(self) -> frozenset[bytes]:
+        return frozenset(bytes.fromhex(text[2:]) for text in self.addresses or ())
 
     @model_validator(mode="before")
     @classmethod
@@ -130,7 +142,10 @@ def changed_columns(
     former: Mapping[str, Any], new: Mapping[str, Any], inputs: Mapping[str, Changed]
 ) -> Sequence[Changed]:
     """An event that is declared as before is decoded as before, whatever events there are beside it."""
-    before, after = (events_of(Config.model_validate(dict(config))) for config in (former, new))
+    former_config, new_config = (Config.model_validate(dict(config)) for config in (former, new))
+    if former_config.contracts != new_config.contracts:
+        return [None for _ in new_config.events]
+    before, after = events_of(former_config), events_of(new_config)
     read = [columns_read(new, [name])[name] for name in inputs]
     if any(changed is None or changed & set(names or ()) for changed, names in zip(inputs.values(), read, strict=True)):
         return [None for _ in after]
@@ -141,6 +156,11 @@ def columns_read(_config: Mapping[str, Any], inputs: Sequence[str]) -> Mapping[s
     from tracelake.chain.abi.events import READ_COLUMNS
 
     return dict.fromkeys(inputs, READ_COLUMNS)
+
+
+def addresses(config: Mapping[str, Any], _inputs: Sequence[str]) -> ListedAddresses | None:
+    read = Config.model_validate(dict(config)).contracts
+    return ListedAddresses(read, {**config, "addresses": "listed"}) if read else None
 
 
 def reproduces(_config: Mapping[str, Any], inputs: Sequence[str]) -> bool:
@@ -164,6 +184,7 @@ SPEC = OperatorSpec(
     changed_columns=changed_columns,
     columns_read=columns_read,
     reproduces=reproduces,
+    addresses=addresses,
 )
 
 
@@ -175,9 +196,13 @@ def run(ctx: TaskContext[Config]) -> Outcome:
     for span in ctx.ranges(ctx.outputs[0]):
         with spark_failures("/inputs"):
             logs, outputs = read_logs(ctx, span), list(zip(events, ctx.outputs, strict=True))
-            left_out += _decode(logs, outputs, span, ctx.config.files)
+            left_out += _decode(_of_contracts(logs, ctx.config.contracts), outputs, span, ctx.config.files)
         ctx.progress(len(span), len(span), "blocks")
     return Outcome(left_out=left_out)
+
+
+def _of_contracts(logs: DataFrame, contracts: Collection[bytes]) -> DataFrame:
+    return logs.where(logs["address"].isin(sorted(contracts))) if contracts else logs
 
 
 def _decode(logs: DataFrame, events: Sequence[tuple[AbiEvent, Output]], span: Range, files: int) -> Counter[str]:

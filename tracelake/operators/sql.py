@@ -12,6 +12,7 @@ from tracelake.domain.dag.catalog import (
     Columns,
     ColumnSource,
     ConfigProblem,
+    ListedAddresses,
     OperatorSpec,
     Wired,
     checked_by,
@@ -105,6 +106,14 @@ def changed_columns(
     return [by_name.changed_columns(before, after, inputs)]
 
 
+def addresses(config: Mapping[str, Any], inputs: Sequence[str]) -> ListedAddresses | None:
+    from tracelake.domain.sql.dialect import render
+    from tracelake.domain.sql.listed_addresses import listed_addresses
+
+    found = listed_addresses(checked(config["query"], inputs))
+    return None if found is None else ListedAddresses(found[0], {**config, "query": render(found[1])})
+
+
 def reproduces(config: Mapping[str, Any], inputs: Sequence[str]) -> bool:
     """Without a clock, chance, or the name of the user who asks."""
     return checked(config["query"], inputs).lasting
@@ -125,6 +134,7 @@ SPEC = OperatorSpec(
     columns_read=columns_read,
     makes_whole=in_full,
     reproduces=reproduces,
+    addresses=addresses,
 )
 
 

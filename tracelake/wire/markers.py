@@ -21,6 +21,8 @@ from tracelake.wire.message import Message, Number, Text
 MARKER: Final = "_SUCCESS"
 NUMBER: Final = "block_number"
 """The column that has the position of a row within a range, if there is one."""
+ADDRESS: Final = "address"
+"""The column that has the contract of a row, in logs and in decoded events."""
 
 
 class FileEntry(Message, frozen=True):

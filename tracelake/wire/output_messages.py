@@ -13,6 +13,8 @@ from tracelake.domain.redaction import redact_tokens
 from tracelake.wire.message import ErrorCode, Fenced, LongText, Message, Number, Text
 from tracelake.wire.task_messages import MAX_CLAIMS, TaskProgress
 
+Summary = Annotated[bytes, msgspec.Meta(min_length=1, max_length=2048)]
+"""Named here: in a class that has a field `bytes`, that name is not the type."""
 MAX_EVENTS = 10_000
 
 
@@ -100,6 +102,9 @@ class OutputBody(Message, frozen=True):
     column_hashes: dict[Text, Text] | None = None
     """Of each column of the partition's files, by its name in small letters: equal hashes, equal values in the same
     order. Jobs that read none of the columns that changed use their files again. None: not known."""
+    addresses: Summary | None = None
+    """A Bloom filter of the partition's column `address`, of a power of two of bytes. Jobs that list addresses use
+    their files again where no other listed one is. None: not known."""
 
 
 class StorageRef(Message, frozen=True):

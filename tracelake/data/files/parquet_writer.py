@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
 
+from tracelake.data.files.addresses import Addresses
 from tracelake.data.files.column_hashes import Hashes, column_hashes
 from tracelake.domain.object_names import Folder
 from tracelake.domain.ranges import Range, format_file_part
@@ -28,8 +29,8 @@ if TYPE_CHECKING:
 SUFFIX: Final = ".parquet"
 COMPRESSION: Final = "zstd"
 _REPORT: Final = (
-    "part int, name string, rows long, bytes long, sha256 string, columns string, hashes string, meta string,"
-    " least long, most long"
+    "part int, name string, rows long, bytes long, sha256 string, columns string, hashes string,"
+    " addresses binary, meta string, least long, most long"
 )
 
 
@@ -50,6 +51,8 @@ class Written:
     meta: str = ""
     hashes: Hashes = field(default_factory=dict)
     """Of its columns."""
+    addresses: bytes | None = None
+    """Their summary, if it has a column of them."""
 
 
 Tables = Mapping[str, "pa.Table"]
@@ -146,17 +149,19 @@ def _write_batches(
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    sink, rows, seen = pa.BufferOutputStream(), 0, _Seen()
+    sink, rows, seen, addresses = pa.BufferOutputStream(), 0, _Seen(), Addresses(schema)
     with pq.ParquetWriter(sink, schema, compression=COMPRESSION) as writer:
         for batch in batches:
             fitted = _fitted(batch, schema)
             writer.write_batch(fitted)
             seen.add(fitted)
+            addresses.add(fitted)
             rows += batch.num_rows
     body = memoryview(sink.getvalue()).cast("B")  # Arrow's buffers have signed bytes, which the store takes for a list
     digest, name = hashlib.sha256(body).hexdigest(), _put(place, stem, body)
     entry = FileEntry(name=name, rows=rows, bytes=len(body), sha256=digest, numbers=seen.numbers)
-    return Written(part, entry, tuple(columns_of(schema)), hashes=column_hashes(body, schema))
+    hashes = column_hashes(body, schema)
+    return Written(part, entry, tuple(columns_of(schema)), hashes=hashes, addresses=addresses.summary)
 
 
 class _Seen:
@@ -218,11 +223,13 @@ def _report(written: Sequence[Written], metas: Sequence[str] | None = None) -> p
         "sha256": [report.file.sha256 for report in written],
         "columns": [json.dumps([[column.name, column.type] for column in report.columns]) for report in written],
         "hashes": [json.dumps(report.hashes) for report in written],
+        "addresses": [report.addresses for report in written],
         "meta": list(metas or ["" for _ in written]),
         "least": [report.file.numbers and report.file.numbers[0] for report in written],
         "most": [report.file.numbers and report.file.numbers[1] for report in written],
     }
-    types = [pa.int32(), pa.string(), *[pa.int64()] * 2, *[pa.string()] * 4, *[pa.int64()] * 2]
+    numbers, texts = [pa.int64()] * 2, [pa.string()] * 3
+    types = [pa.int32(), pa.string(), *numbers, *texts, pa.binary(), pa.string(), *numbers]
     arrays = [pa.array(values, kind) for values, kind in zip(columns.values(), types, strict=True)]
     return pa.RecordBatch.from_arrays(arrays, names=list(columns))
 
@@ -231,4 +238,5 @@ def _written(row: Any, meta: str = "") -> Written:
     numbers = None if row["least"] is None else (row["least"], row["most"])
     entry = FileEntry(name=row["name"], rows=row["rows"], bytes=row["bytes"], sha256=row["sha256"], numbers=numbers)
     columns = tuple(ColumnEntry(name=name, type=kind) for name, kind in json.loads(row["columns"]))
-    return Written(row["part"], entry, columns, meta, json.loads(row["hashes"]))
+    addresses = None if row["addresses"] is None else bytes(row["addresses"])
+    return Written(row["part"], entry, columns, meta, json.loads(row["hashes"]), addresses)

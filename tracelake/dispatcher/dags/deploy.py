@@ -30,6 +30,7 @@ from tracelake.domain.dag.hashes import (
     generation_ids,
     job_hash,
     lineage_hashes,
+    listed_addresses,
     memo_hash,
 )
 from tracelake.domain.dag.model import Dag, DeclaredDataset, ForeignDataset, Input, Job, JobOutput, Storage
@@ -343,7 +344,13 @@ def _columns(
         _makes_whole(job),
         job.replay,
         memo_hash(job, operators().get(job.operator)),
+        _addresses(job),
     )
+
+
+def _addresses(job: Job) -> list[bytes] | None:
+    listed = listed_addresses(job, operators().get(job.operator))
+    return None if listed is None else sorted(listed.addresses)
 
 
 def _as_json(names: Sequence[str] | None) -> str | None:

@@ -173,6 +173,7 @@ async def _set_partitions(
         [item.content for item in written],
         [item.since for item in written],
         [msgspec.json.encode(output.column_hashes).decode() if output.column_hashes else None for output in outputs],
+        [output.addresses for output in outputs],
     )
 
 

@@ -114,6 +114,7 @@ def _compare(output: OutputBody, marked: _Marked, where: str, claims: Claims) ->
     for n, file in enumerate(files):
         marked.count(file, f"{where}/files/{n}")
     _check_hashes(output, marker, where)
+    _check_addresses(output, where)
     for name, reported, counted in (
         ("row_count", output.row_count, sum(file.rows for file in files)),
         ("bytes", output.bytes, sum(file.bytes for file in files)),
@@ -132,6 +133,16 @@ def _check_hashes(output: OutputBody, marker: Marker, where: str) -> None:
         where=f"{where}/column_hashes",
         hint="by the names of the marker's columns, in small letters",
     )
+
+
+def _check_addresses(output: OutputBody, where: str) -> None:
+    size = len(output.addresses or b"")
+    if size & (size - 1):
+        raise InvalidRequest(
+            f"a summary of addresses has {size} bytes",
+            where=f"{where}/addresses",
+            hint="a power of two of bytes, or no summary",
+        )
 
 
 def _file(file: Mapping[str, object], where: str) -> FileEntry:

@@ -30,7 +30,7 @@ from tracelake.domain.task import TaskState
 from tracelake.store.jobs import Job, JobOutput
 from tracelake.store.queries import Connection, Row, fetch_rows, queries
 from tracelake.wire.markers import ColumnEntry
-from tracelake.wire.output_messages import CompleteRequest, EventBody, OutputBody
+from tracelake.wire.output_messages import CompleteRequest, EventBody, OutputBody, Summary
 
 log = structlog.get_logger()
 
@@ -54,6 +54,7 @@ class OriginalPartition(Row, frozen=True):
     schema_hash: str | None
     columns: str | None
     column_hashes: str | None
+    addresses: Summary | None
 
 
 Originals = Mapping[UUID, Sequence[OriginalPartition]]
@@ -169,6 +170,7 @@ def _output(part: OriginalPartition, output: JobOutput) -> OutputBody:
         start=part.start,
         end=part.end,
         column_hashes=None if part.column_hashes is None else msgspec.json.decode(part.column_hashes),
+        addresses=part.addresses,
     )
 
 

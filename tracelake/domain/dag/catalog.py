@@ -92,6 +92,19 @@ passed all checks."""
 ColumnsRead = Callable[[Mapping[str, Any], Sequence[str]], Mapping[str, Collection[str] | None]]
 """From the config and the names of all inputs, by input; None: any of its columns."""
 
+
+@dataclass(frozen=True, slots=True)
+class ListedAddresses:
+    """A config that selects rows of its only input by a list of addresses: of these, those that are there count."""
+
+    addresses: frozenset[bytes]
+    rest: Mapping[str, Any]
+    """The config without the list."""
+
+
+AddressesRead = Callable[[Mapping[str, Any], Sequence[str]], ListedAddresses | None]
+"""From the config and the names of all inputs; None: it does not."""
+
 InputsRead = Callable[[Mapping[str, Any], Sequence[str]], Collection[str]]
 """From the config and the names of all inputs; called only with what passed the other checks."""
 
@@ -171,6 +184,8 @@ class OperatorSpec:
     reproduces: Reproduces | None = None
     """Whether what a task writes to files is decided by this config and the rows of its scope, and it has no other
     effect: then files that a task wrote are used for another one that would read the same. None: never."""
+    addresses: AddressesRead | None = None
+    """A list of addresses in its config that only selects rows by the column `address` of its input. None: no list."""
     code: int = 1
     """The version of its code: raised by each change after which it writes other rows for the same config and rows."""
 

@@ -16,7 +16,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, assert_never
 
-from tracelake.domain.dag.catalog import OperatorSpec
+from tracelake.domain.dag.catalog import ListedAddresses, OperatorSpec
 from tracelake.domain.dag.graph import job_order
 from tracelake.domain.dag.model import Dag, DeclaredDataset, ForeignDataset, Input, Job, JobOutput, Storage
 from tracelake.domain.filter.tree import as_json
@@ -87,7 +87,9 @@ def memo_hash(job: Job, operator: OperatorSpec | None) -> str | None:
     names = [item.name for item in job.inputs]
     if not operator.reproduces(job.config, names):
         return None
-    config = job.config if operator.canonical is None else operator.canonical(job.config)
+    listed = listed_addresses(job, operator)
+    config = job.config if listed is None else listed.rest
+    config = config if operator.canonical is None else operator.canonical(config)
     deciding = {
         "operator": job.operator,
         "config": {name: value for name, value in config.items() if name not in operator.tuning},
@@ -98,6 +100,13 @@ def memo_hash(job: Job, operator: OperatorSpec | None) -> str | None:
         "execution_strategy": job.execution_strategy,
     }
     return _sha256(canonical_json(deciding))
+
+
+def listed_addresses(job: Job, operator: OperatorSpec | None) -> ListedAddresses | None:
+    """The memo hash does not cover them: those that a task may read are part of its memo key."""
+    if operator is None or operator.addresses is None or len(job.inputs) != 1:
+        return None
+    return operator.addresses(job.config, [item.name for item in job.inputs])
 
 
 def _writes_files_alone(job: Job) -> bool:

@@ -9,6 +9,7 @@ from uuid import UUID
 
 import msgspec
 
+from tracelake.data.files.addresses import joined
 from tracelake.data.files.column_hashes import Hashes, combined
 from tracelake.domain.object_names import SCHEME, Folder
 from tracelake.domain.ranges import Range, format_file_part, format_partition_key
@@ -44,6 +45,7 @@ class Staged:
     columns: Sequence[ColumnEntry]
     over: int | None = None
     hashes: Hashes = field(default_factory=dict)
+    addresses: bytes | None = None
 
 
 @dataclass(frozen=True)
@@ -94,7 +96,8 @@ class Output:
         for outcome in done:
             self._refuse_other_columns(columns, outcome.columns)
         hashes = combined([outcome.hashes for outcome in done])
-        self.staged.append(Staged(partition, [outcome.file for outcome in done], columns, over, hashes))
+        addresses = joined([outcome.addresses for outcome in done])
+        self.staged.append(Staged(partition, [outcome.file for outcome in done], columns, over, hashes, addresses))
         return sum(outcome.file.rows for outcome in done)
 
     def _refuse_other_columns(self, first: Sequence[ColumnEntry], columns: Sequence[ColumnEntry]) -> None:
@@ -146,6 +149,7 @@ class Output:
             files=[msgspec.to_builtins(file) for file in staged.files],
             over=staged.over,
             column_hashes=dict(staged.hashes) if hashed and staged.hashes else None,
+            addresses=staged.addresses if hashed else None,
             **_scope(staged),
         )
 

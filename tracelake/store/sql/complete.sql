@@ -271,12 +271,12 @@ UPDATE partition_versions p
 -- name: insert_partitions
 -- What the partitions hold from this commit on.
 INSERT INTO partition_versions (dataset_version, partition_key, valid_from, org_id, dataset_uuid, block_range, location,
-                                files, row_count, bytes, content_hash, content_since, column_hashes)
+                                files, row_count, bytes, content_hash, content_since, column_hashes, addresses)
 SELECT $1, n.key, $5, $6, $7, CASE WHEN n.start IS NOT NULL THEN int8range(n.start, n.stop) END, n.location, n.files::jsonb,
-       n.row_count, n.bytes, n.content_hash, n.content_since, n.column_hashes::jsonb
+       n.row_count, n.bytes, n.content_hash, n.content_since, n.column_hashes::jsonb, n.addresses
   FROM unnest($2::text[], $3::bigint[], $4::bigint[], $8::text[], $9::text[], $10::bigint[], $11::bigint[], $12::bytea[],
-              $13::bigint[], $14::text[])
-       AS n (key, start, stop, location, files, row_count, bytes, content_hash, content_since, column_hashes);
+              $13::bigint[], $14::text[], $15::bytea[])
+       AS n (key, start, stop, location, files, row_count, bytes, content_hash, content_since, column_hashes, addresses);
 
 -- name: publish_range
 -- A range publication: the same contents again is nothing new. Without a hash of its own ($7) it has the generation's,

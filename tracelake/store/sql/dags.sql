@@ -71,11 +71,11 @@ INSERT INTO jobs (id, org_id, name, dag_name, dag_version_id, activation, runtim
                   update_strategy, unique_key, udf_bundle_id, secrets, priority, scaling, max_queue_depth,
                   max_queue_age, resume_queue_depth, resume_queue_age, timeout_seconds, heartbeat_interval_seconds,
                   heartbeat_timeout_seconds, max_attempts, retry_backoff_seconds, retry_backoff_max_seconds, udf_handler,
-                  max_platform_failures, makes_whole, replay, memo_hash, shares_limit)
+                  max_platform_failures, makes_whole, replay, memo_hash, addresses, shares_limit)
 VALUES ($1, $2, $3, $4, $5, $6::text::job_activation, $7, $8, $9::jsonb, $10::jsonb, $11::text::execution_strategy, $12,
         $13::jsonb, $14, $15::uuid[], $16::uuid[], $17::text::update_strategy, $18::text[], $19, $20::text[],
         $21::text::work_priority, $22::jsonb, $23, $24::interval, $25, $26::interval, $27, $28, $29, $30, $31, $32, $33, $34,
-        $35, $36, $37, EXISTS (SELECT FROM in_flight_limits l
+        $35, $36, $37, $38::bytea[], EXISTS (SELECT FROM in_flight_limits l
                            WHERE (l.kind = 'runtime' AND l.name = $7) OR (l.kind = 'operator' AND l.name = $8)));
 
 -- name: insert_inputs
@@ -333,7 +333,7 @@ DELETE FROM dag_current_versions WHERE org_id = $1 AND dag_name = $2;
 
 -- name: cancel_inactive_tasks
 -- Cancels tasks of DAGs without an active version, so that they cannot commit; a source's running task may drain. NULL: of
--- all organisations and DAGs. How many.
+-- all organisations and DAGs. How many. Their work is made again if the version is activated again; what fired a source is not.
 WITH live AS (
     -- Three selects, because each has a partial index of its own.
     SELECT id, job_id FROM tasks WHERE status = 'Queued'
@@ -343,7 +343,7 @@ WITH live AS (
     UNION ALL
     SELECT id, job_id FROM tasks WHERE status = 'Failed' AND next_retry_at IS NOT NULL
 ), inactive AS (
-    SELECT t.id
+    SELECT t.id, j.activation
       FROM live
       JOIN jobs j ON j.id = live.job_id
       JOIN tasks t ON t.id = live.id
@@ -355,7 +355,8 @@ WITH live AS (
 ), canceled AS (
     UPDATE tasks t
        SET status = 'Canceled', completed_at = now(), lease_expires_at = NULL, next_retry_at = NULL,
-           error_message = NULL, fault = NULL, cancel_reason = 'the DAG was deactivated'
+           error_message = NULL, fault = NULL, cancel_reason = 'the DAG was deactivated',
+           dedupe_key = CASE WHEN i.activation = 'source' THEN t.dedupe_key ELSE t.dedupe_key || ':canceled:' || t.id END
       FROM inactive i
      WHERE t.id = i.id AND t.status IN ('Queued', 'Running', 'Failed')
     RETURNING t.id, t.attempt

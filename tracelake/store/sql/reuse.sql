@@ -19,7 +19,7 @@ WITH asked AS MATERIALIZED (
 ), found AS MATERIALIZED (
     SELECT a.id AS task_id, a.memo_key, a.output_datasets, w.id AS original, w.completed_at, p.dataset_version, p.dataset_uuid,
            p.partition_key, lower(p.block_range) AS start, upper(p.block_range) - 1 AS "end", p.location, p.files, p.row_count,
-           p.bytes, p.column_hashes
+           p.bytes, p.column_hashes, p.addresses
       FROM asked a
       JOIN tasks w ON w.org_id = a.org_id AND w.memo_key IN (a.memo_key, a.whole_key) AND w.status = 'Completed'
       JOIN commits c ON c.task_id = w.id AND c.dataset_uuid = ANY (a.output_datasets)
@@ -37,7 +37,7 @@ WITH asked AS MATERIALIZED (
      ORDER BY f.task_id, f.completed_at DESC, f.original
 )
 SELECT f.task_id, f.memo_key, f.original, f.dataset_uuid, f.partition_key, f.start, f."end", f.location, f.files::text, f.row_count,
-       f.bytes, v.schema_hash, v.columns::text, f.column_hashes::text
+       f.bytes, v.schema_hash, v.columns::text, f.column_hashes::text, f.addresses
   FROM chosen c
   JOIN found f ON f.task_id = c.task_id AND f.original = c.original
   JOIN dataset_versions v ON v.id = f.dataset_version
