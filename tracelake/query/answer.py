@@ -137,9 +137,9 @@ class QueryAnswerer:
         answer, case.relations = await self.resolver.relations(tables, **whose)  # type: ignore[arg-type]
         case.readable = answer.readable
         if answer.user_id is not None:
-            case.caller = Caller(answer.org_id, ("user", answer.user_id), user_id=answer.user_id)
+            case.caller = Caller(answer.org_id, ("user", answer.user_id), answer.user_id, limits=answer.limits)
         elif case.caller is not None:
-            case.caller = replace(case.caller, priority=answer.priority)
+            case.caller = replace(case.caller, priority=answer.priority, limits=answer.limits)
 
     async def _case(
         self,

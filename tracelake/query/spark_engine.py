@@ -100,7 +100,7 @@ class SparkEngine:
         self._ending: set[asyncio.Task[None]] = set()
 
     async def run(self, query: CheckedQuery) -> QueryResult:
-        self._spent.check(query.caller.org_id)
+        self._spent.check(query.caller.org_id, query.caller.limits.query_seconds)
         try:
             async with asyncio.timeout(query.answer_within):
                 return await self._run_twice(query)
@@ -187,7 +187,8 @@ class SparkEngine:
         finally:
             org_id = running.query.caller.org_id
             self._slots.give_back(kind, org_id)
-            self._spent.charge(org_id, time.monotonic() - running.began)
+            own = running.query.caller.limits.query_seconds
+            self._spent.charge(org_id, time.monotonic() - running.began, own)
 
     async def _give_up(self, sessions: Sessions) -> None:
         if await self._spark.give_up(sessions):
@@ -196,7 +197,7 @@ class SparkEngine:
     def _answer(self, sessions: Sessions, running: _Running) -> QueryResult:
         """Run the query; called in its thread."""
         try:
-            prepared = sessions.take(running.query.caller.grant)
+            prepared = sessions.take(running.query.caller.grant, running.query.caller.org_id)
         except Exception as error:  # noqa: BLE001 - py4j raises what it likes when the JVM dies under it
             raise _error_for(error, sessions, running) from None
         try:
@@ -204,7 +205,7 @@ class SparkEngine:
         except Exception as error:  # noqa: BLE001
             sessions.throw_away(prepared)
             raise _error_for(error, sessions, running) from None
-        sessions.give_back(prepared)
+        sessions.give_back(prepared, running.query.caller.limits.sessions)
         return result
 
     def _read(self, prepared: Prepared, running: _Running) -> QueryResult:

@@ -47,6 +47,7 @@ from tracelake.dispatcher.http.identity_verbs import IDENTITY_VERBS
 from tracelake.dispatcher.http.user_call import UserCall, Verb
 from tracelake.dispatcher.identity.known_tokens import KnownTokens
 from tracelake.dispatcher.identity.stored_secrets import hook_secrets_of
+from tracelake.dispatcher.limits.refuse_if_full import refuse_if_full
 from tracelake.dispatcher.outbox.list import list_outbox
 from tracelake.dispatcher.outbox.retry import retry_outbox
 from tracelake.dispatcher.releases.abandon import abandon_release
@@ -102,6 +103,8 @@ def _endpoint(control: Control, known: KnownTokens, call: Call, verb: Verb) -> C
             async with recorded(control.pool, _entry(user, call, path, request), reads=call.method == "GET"):
                 require_role(user.role, call)
                 require_platform(user.platform_admin, call)
+                if call.adds_files:
+                    await refuse_if_full(control.pool, user.org_id)
                 query = read_query(request, call)
                 asked = UserCall(control, user, path, query, await _body(control, request, call))
                 return json_response(await _tried_twice(verb, asked))

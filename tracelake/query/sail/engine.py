@@ -89,7 +89,7 @@ class SailEngine:
         await self._pool.remove_leftovers()
 
     async def run(self, query: CheckedQuery) -> QueryResult:
-        self._spent.check(query.caller.org_id)
+        self._spent.check(query.caller.org_id, query.caller.limits.query_seconds)
         written = self._written(query)
         try:
             async with asyncio.timeout(query.answer_within):
@@ -152,7 +152,8 @@ class SailEngine:
         began = time.monotonic()
         ended = asyncio.create_task(self._until_ended(server, session, thread, over))
         ended.add_done_callback(lambda _: give_back())
-        ended.add_done_callback(lambda _: self._spent.charge(query.caller.org_id, time.monotonic() - began))
+        charge = partial(self._spent.charge, own=query.caller.limits.query_seconds)
+        ended.add_done_callback(lambda _: charge(query.caller.org_id, time.monotonic() - began))
         self._ending.add(ended)
         ended.add_done_callback(self._ending.discard)
         try:

@@ -11,6 +11,7 @@ from msgspec import Meta
 from tracelake.domain.event import MAX_CURSOR
 from tracelake.wire.message import Message
 from tracelake.wire.user.fields import Edge, Text
+from tracelake.wire.user.limits import LimitUse
 
 
 class Version(Message, frozen=True):
@@ -229,6 +230,8 @@ class RpcPoolUse(Message, frozen=True):
 class InFlightList(Message, frozen=True):
     in_flight: list[InFlight]
     rpc_pools: list[RpcPoolUse] = []
+    org_limits: list[LimitUse] = []
+    """Of the organisation, where it has any, for tasks and for what it stores."""
 
 
 class ProgressQuery(Message, frozen=True):
