@@ -1,4 +1,4 @@
-"""Limits of organisations, with the real Dispatcher: what waits at a limit, what others get, and what a raise sets free."""
+"""Limits of organisations, with the real Dispatcher: what waits at a limit, and what others get meanwhile."""
 
 from __future__ import annotations
 
@@ -23,6 +23,12 @@ from tracelake.wire.user.limits import OrgLimits, OrgLimitsChange
 
 pytestmark = pytest.mark.anyio
 
+DAG = """
+name: shop
+defaults: {runtime: dispatcher}
+jobs:
+  - {name: ask, operator: noop, source: {kind: manual}}
+"""
 IN_FLIGHT = """
 SELECT t.id, o.slug, j.name, t.priority::text
   FROM tasks t JOIN jobs j ON j.id = t.job_id JOIN orgs o ON o.id = t.org_id
@@ -257,7 +263,7 @@ async def test_files_that_are_deleted_set_tasks_free_at_the_next_measurement(con
     measure = MeasureStorage(control.pool, control.after_commit.outbox)
     woken = asyncio.create_task(control.after_commit.outbox.wait(3600))
     await measure.once()
-    await until(lambda: woken.done(), "the drain was not notified")
+    await until(woken.done, "the drain was not notified")
     await drained(control)
     assert await in_flight(control) == {"acme": 3}
     assert await measure_storage(control.pool) == 0
@@ -266,8 +272,5 @@ async def test_files_that_are_deleted_set_tasks_free_at_the_next_measurement(con
 async def test_a_dag_that_is_deployed_under_a_limit_keeps_it(control: Control) -> None:
     org = await an_org(control.pool)
     await limit(control, org.slug, tasks=1)
-    dag = (
-        "name: shop\ndefaults: {runtime: dispatcher}\njobs:\n  - {name: ask, operator: noop, source: {kind: manual}}\n"
-    )
-    await deployed_and_active(control, org, dag)
+    await deployed_and_active(control, org, DAG)
     assert await control.pool.fetchval("SELECT bool_and(shares_limit) FROM jobs WHERE org_id = $1", org.id)

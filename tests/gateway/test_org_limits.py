@@ -1,4 +1,4 @@
-"""Limits of organisations through the public API: who sets them, what is refused, and what a full organisation is told."""
+"""Limits of organisations through the public API: who sets them, and what a full organisation is told."""
 
 from __future__ import annotations
 

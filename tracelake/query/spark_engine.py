@@ -13,6 +13,7 @@ import time
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
+from contextvars import copy_context
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
@@ -145,7 +146,9 @@ class SparkEngine:
         try:
             sessions = await self._sessions()
             running.began = time.monotonic()
-            thread = asyncio.get_running_loop().run_in_executor(self._threads, self._answer, sessions, running)
+            thread = asyncio.get_running_loop().run_in_executor(
+                self._threads, copy_context().run, self._answer, sessions, running
+            )
         except BaseException:
             self._slots.give_back(kind, org_id)
             raise

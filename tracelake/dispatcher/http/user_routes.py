@@ -73,7 +73,9 @@ from tracelake.dispatcher.why.explain import explain
 from tracelake.domain.event import read_partition
 from tracelake.errors import InvalidRequest
 from tracelake.runtime.listeners import json_response
+from tracelake.runtime.logs import add_log_fields
 from tracelake.runtime.read_body import read_bounded
+from tracelake.runtime.tracing import set_attributes
 from tracelake.store.db import OUTAGES, unavailable
 from tracelake.store.identity import User
 from tracelake.wire.message import Message
@@ -99,6 +101,8 @@ def _endpoint(control: Control, known: KnownTokens, call: Call, verb: Verb) -> C
     async def endpoint(request: Request) -> Response:
         try:
             user = await calling_user(control.pool, known, request)
+            add_log_fields({"org": user.org_id})
+            set_attributes(org=user.org_id)
             path = named(request.path_params)
             async with recorded(control.pool, _entry(user, call, path, request), reads=call.method == "GET"):
                 require_role(user.role, call)

@@ -1,4 +1,4 @@
-"""The limits of queries, in memory: read again when they are older than a second, so a query costs no round trip for them."""
+"""The limits of queries, in memory: read again when they are older than a second, so no query waits for them alone."""
 
 from __future__ import annotations
 

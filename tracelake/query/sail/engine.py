@@ -13,6 +13,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from contextvars import copy_context
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -146,7 +147,7 @@ class SailEngine:
             give_back()
             raise
         session = ConnectSession(server.client)
-        work = partial(self._answer, server, session, query, written)
+        work = partial(copy_context().run, self._answer, server, session, query, written)
         thread = asyncio.get_running_loop().run_in_executor(self._threads, work)
         over = asyncio.Event()
         began = time.monotonic()
@@ -182,7 +183,7 @@ class SailEngine:
             if not thread.done():
                 await asyncio.to_thread(session.cancel)
                 if server.running > 1 or not await self._is_quiet(server, thread):
-                    self._metrics.query_engines_lost.labels("stuck").inc()
+                    self._metrics.query_engines_lost.labels(str(server.org_id), "stuck").inc()
                     await server.end()
             await asyncio.wait({thread})
             thread.exception()  # the caller may be gone, so the exception is retrieved here
@@ -208,7 +209,7 @@ class SailEngine:
         if server.alive and isinstance(error, CannotRun):
             return error
         reason = "memory" if server.over_memory else "stuck" if server.alive else "ended"
-        self._metrics.query_engines_lost.labels(reason).inc()
+        self._metrics.query_engines_lost.labels(str(server.org_id), reason).inc()
         await server.end()
         return _engine_lost(self._settings.sail_memory_mb if server.over_memory else None)
 
