@@ -1,4 +1,4 @@
-"""Limits of organisations through the public API: who sets them, and what a full organisation is told."""
+"""Limits of organisations through the public API: who sets them, and what a full organisation may not do."""
 
 from __future__ import annotations
 
@@ -95,9 +95,9 @@ async def test_everyone_sees_the_usage_of_their_own_organisation_and_only_platfo
     assert (await used(trace, READER, "tasks", "-"))["most"] == 7
     assert (await used(trace, PLATFORM, "tasks"))["most"] == 7
     assert (await used(trace, "acme|reader", "tasks", "-"))["most"] is None
-    for stranger in ("acme|reader", "acme|writer"):
-        unknown = await trace.refused(stranger, "GET", "/v1/orgs/nobody/usage")
-        assert await trace.refused(stranger, "GET", USAGE) == unknown == (404, "not_found")
+    for outsider in ("acme|reader", "acme|writer"):
+        unknown = await trace.refused(outsider, "GET", "/v1/orgs/nobody/usage")
+        assert await trace.refused(outsider, "GET", USAGE) == unknown == (404, "not_found")
 
 
 async def test_usage_counts_tasks_in_flight_and_waiting(trace: System) -> None:
@@ -122,7 +122,7 @@ async def full(trace: System, most: int | str = 100) -> None:
     await trace.got(PLATFORM, "PATCH", LIMITS, json={"limits": {"object_bytes": most}})
 
 
-async def test_a_full_organisation_is_told_what_it_stores_and_what_to_do_and_others_are_served(trace: System) -> None:
+async def test_a_full_organisation_learns_what_it_stores_and_what_to_do_and_others_are_served(trace: System) -> None:
     await trace.deploy("shop", DAG, WRITER)
     await trace.deploy("shop", DAG)
     trigger: dict[str, Any] = {"json": {"start": 0, "end": 9}}

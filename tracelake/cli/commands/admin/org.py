@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from tracelake.wire.user.identity import OrgRow
     from tracelake.wire.user.limits import OrgLimits, OrgUsage
 
-app = typer.Typer(help="Organisations, and what each may use: list, create, show, limits, usage.", no_args_is_help=True)
+app = typer.Typer(help="Organisations: list, create, show, limits, usage.", no_args_is_help=True)
 
 Org = Annotated[str, typer.Argument(help="Its name in paths.", metavar="ORG", show_default=False)]
 
@@ -99,7 +99,10 @@ def usage(
     home: Home = None,
     json: Json = False,
 ) -> None:
-    """Show what your organisation uses, beside its limits; a platform admin may name another."""
+    """Show what your organisation uses, beside its limits.
+
+    A platform admin may name another.
+    """
     from tracelake.cli.api import remote
     from tracelake.wire.user.fields import OWN_ORG
     from tracelake.wire.user.limits import OrgUsage
