@@ -102,26 +102,26 @@ def test_limits_of_an_organisation_are_set_and_its_usage_is_shown(trace: Trace, 
     an_admin_of_the_platform(running)
 
     def limits(*words: str) -> dict[str, tuple[int | None, bool]]:
-        output = trace("org", "limits", "default", *words, "--json")
+        output = trace("org", "limits", "acme", *words, "--json")
         assert output.code == 0, output.err
         return {row["limit"]: (row["most"], row["own"]) for row in output.json["limits"]}
 
     assert set(limits().values()) == {(None, False)}
     found = limits("--set", "tasks=20,object_bytes=50_000_000", "--set", "queries=none")
     assert (found["tasks"], found["object_bytes"], found["queries"]) == ((20, True), (50_000_000, True), (None, True))
-    shown = trace("org", "limits", "default").out
+    shown = trace("org", "limits", "acme").out
     assert "50,000,000" in shown
     assert FIRST_ADMIN in shown
     usage = trace("org", "usage").out
     assert "object_bytes" in usage
     assert "queries within a day" in usage
-    assert trace("org", "usage", "default", "--json").json == trace("org", "usage", "--json").json
+    assert trace("org", "usage", "acme", "--json").json == trace("org", "usage", "--json").json
     assert limits("--set", "tasks=default,object_bytes=default,queries=default") == limits()
     assert set(limits().values()) == {(None, False)}
 
 
-def test_what_is_refused_is_said_with_its_place(trace: Trace, running: Running) -> None:
-    an_admin_of_the_platform(running)
+@pytest.mark.usefixtures("running")
+def test_what_is_refused_is_said_with_its_place(trace: Trace) -> None:
     for words, says in (
         (("user", "show", "acme|raeder"), "trace user list"),
         (("user", "add", "x\u200by"), "/subject"),
@@ -135,15 +135,24 @@ def test_what_is_refused_is_said_with_its_place(trace: Trace, running: Running) 
         (("token", "create", "Robot"), "/name"),
         (("token", "revoke", "robot"), "you have no token"),
         (("token", "--subject", "no|user"), "no user of this system"),
-        (("org", "limits", "default", "--set", "tasks=0"), "/limits/tasks"),
-        (("org", "limits", "default", "--set", "tasks=-5"), "/limits/tasks"),
-        (("org", "limits", "default", "--set", "tasks=many"), "neither a number"),
-        (("org", "limits", "default", "--set", "taks=5"), "did you mean tasks?"),
-        (("org", "limits", "default", "--set", "tasks"), "NAME=NUMBER"),
-        (("org", "limits", "default", "--set", "tasks=1,tasks=2"), "twice"),
-        (("org", "limits", "nobody"), "there is no organisation"),
-        (("org", "usage", "nobody"), "there is no organisation"),
     ):
         output = trace(*words)
         assert (output.code, output.out) == (1, ""), words
         assert says in output.err, (words, output.err)
+
+
+def test_a_limit_that_makes_no_sense_is_refused_with_its_place(trace: Trace, running: Running) -> None:
+    an_admin_of_the_platform(running)
+    for words, says in (
+        (("acme", "--set", "tasks=0"), "/limits/tasks"),
+        (("acme", "--set", "tasks=-5"), "/limits/tasks"),
+        (("acme", "--set", "tasks=many"), "neither a number"),
+        (("acme", "--set", "taks=5"), "did you mean tasks?"),
+        (("acme", "--set", "tasks"), "NAME=NUMBER"),
+        (("acme", "--set", "tasks=1,tasks=2"), "twice"),
+        (("nobody",), "there is no organisation"),
+    ):
+        output = trace("org", "limits", *words)
+        assert (output.code, output.out) == (1, ""), words
+        assert says in output.err, (words, output.err)
+    assert "there is no organisation" in trace("org", "usage", "nobody").err

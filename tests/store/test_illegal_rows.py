@@ -489,7 +489,7 @@ CASES = [
     *of(
         "org_limits",
         ("a limit is of an org that exists", "org_id_fkey", {"org_id": uid("missing")}),
-        ("an org has a limit once", "are_set_once", {"most": 6}, {"name": "queries"}, a("org_limits")),
+        ("an org has a limit once", "are_set_once", {"name": "tasks"}, {"name": "queries"}, a("org_limits")),
         ("a limit is a known one", "name_is_known", {"name": "moons"}),
         ("a limit allows something", "allow_one", {"most": 0}),
         ("a default is a number", "default_is_a_number", {"org_id": None, "set_by": None, "most": None}),
@@ -498,7 +498,7 @@ CASES = [
     *of(
         "org_storage",
         ("what is stored belongs to an org that exists", "org_id_fkey", {"org_id": uid("missing")}),
-        ("an org is measured once", "pkey", {"bytes": 2}, OTHER_ORG, a("org_storage")),
+        ("an org is measured once", "pkey", {"org_id": uid("org a")}, OTHER_ORG, a("org_storage")),
         ("what is stored is a size", "is_a_size", {"bytes": -1}),
     ),
     *of(
