@@ -145,11 +145,10 @@ async def test_an_unexpected_fault_is_retried_and_delays_and_kills_nothing_else(
     store.root.mkdir(exist_ok=True)
     store.fails.touch()
     writer = Writer(lambda: system.spark, store, system.data_dsn, LIMITS)
-    failed = ("trace_sink_batches_total", {"outcome": "Failed"})
     async with system.sinking(writer, groups=1) as sink:
         publish = await producer.publish([alert("a")], POISON_NAME)
         await until(
-            lambda: (sink.metrics.registry.get_sample_value(*failed) or 0) >= FAILED_TRIES,
+            lambda: counted(sink.metrics, "trace_sink_batches_total", outcome="Failed") >= FAILED_TRIES,
             "the batch has failed often enough",
         )
         await producer.publish([alert("b")])
