@@ -71,9 +71,7 @@ def test_users_roles_organisations_and_access_are_managed(trace: Trace, running:
     assert "is removed" in good("user", "remove", "oidc|a/b c", "--yes").out
 
     assert "only a platform admin" in trace("org", "list").err
-    running.do(
-        running.control.pool.execute("UPDATE users SET platform_admin = true WHERE external_id = $1", FIRST_ADMIN)
-    )
+    an_admin_of_the_platform(running)
     assert "bakery|ana" in good("org", "create", "bakery", "--admin", "bakery|ana").out
     assert "bakery" in good("org", "list").out
     running.do(LinkAudit(running.control.pool).once())
@@ -92,6 +90,34 @@ def test_users_roles_organisations_and_access_are_managed(trace: Trace, running:
     assert "spot" not in good("service-token", "list").out
     assert "claims no tasks" in trace("service-token", "create", "sink", "--name", "a", "--runtime", "lambda").err
     assert good("org", "show", "bakery", "--json").json["users"] == 1
+
+
+def an_admin_of_the_platform(running: Running) -> None:
+    running.do(
+        running.control.pool.execute("UPDATE users SET platform_admin = true WHERE external_id = $1", FIRST_ADMIN)
+    )
+
+
+def test_limits_of_an_organisation_are_set_and_its_usage_is_shown(trace: Trace, running: Running) -> None:
+    an_admin_of_the_platform(running)
+
+    def limits(*words: str) -> dict[str, tuple[int | None, bool]]:
+        output = trace("org", "limits", "acme", *words, "--json")
+        assert output.code == 0, output.err
+        return {row["limit"]: (row["most"], row["own"]) for row in output.json["limits"]}
+
+    assert set(limits().values()) == {(None, False)}
+    found = limits("--set", "tasks=20,object_bytes=50_000_000", "--set", "queries=none")
+    assert (found["tasks"], found["object_bytes"], found["queries"]) == ((20, True), (50_000_000, True), (None, True))
+    shown = trace("org", "limits", "acme").out
+    assert "50,000,000" in shown
+    assert FIRST_ADMIN in shown
+    usage = trace("org", "usage").out
+    assert "object_bytes" in usage
+    assert "queries within a day" in usage
+    assert trace("org", "usage", "acme", "--json").json == trace("org", "usage", "--json").json
+    assert limits("--set", "tasks=default,object_bytes=default,queries=default") == limits()
+    assert set(limits().values()) == {(None, False)}
 
 
 @pytest.mark.usefixtures("running")
@@ -113,3 +139,20 @@ def test_what_is_refused_is_said_with_its_place(trace: Trace) -> None:
         output = trace(*words)
         assert (output.code, output.out) == (1, ""), words
         assert says in output.err, (words, output.err)
+
+
+def test_a_limit_that_makes_no_sense_is_refused_with_its_place(trace: Trace, running: Running) -> None:
+    an_admin_of_the_platform(running)
+    for words, says in (
+        (("acme", "--set", "tasks=0"), "/limits/tasks"),
+        (("acme", "--set", "tasks=-5"), "/limits/tasks"),
+        (("acme", "--set", "tasks=many"), "neither a number"),
+        (("acme", "--set", "taks=5"), "did you mean tasks?"),
+        (("acme", "--set", "tasks"), "NAME=NUMBER"),
+        (("acme", "--set", "tasks=1,tasks=2"), "twice"),
+        (("nobody",), "there is no organisation"),
+    ):
+        output = trace("org", "limits", *words)
+        assert (output.code, output.out) == (1, ""), words
+        assert says in output.err, (words, output.err)
+    assert "there is no organisation" in trace("org", "usage", "nobody").err

@@ -13,6 +13,7 @@ from uuid import uuid4
 import httpx
 import pytest
 
+from tests.support.metrics import counted
 from tests.support.systems.delivery import READER, RIVAL, SECRET, SETTINGS, WRITER, DeliverySystem, Receiver, now
 from tests.support.waiting import until
 from tracelake.delivery.post import Sender
@@ -43,7 +44,7 @@ async def test_an_alert_is_sent_once_signed_and_known_by_its_id(system: Delivery
     assert body["alert"] == {"id": str(alert), "name": "whales"}
     assert body["event"] == {"dedupe_key": "a", "block_number": 7}
     assert SECRET not in str(got.headers)
-    assert system.metrics.registry.get_sample_value("trace_deliveries_total", {"outcome": "Sent"}) == 1
+    assert counted(system.metrics, "trace_deliveries_total", outcome="Sent") == 1
 
 
 async def test_what_fails_for_now_is_tried_again_with_the_same_id_and_body(

@@ -11,6 +11,7 @@ import pytest
 
 from tests.support.dispatcher.control import an_org, deployed_and_active
 from tests.support.dispatcher.job_chain import Chain, a_task, claimed, completion, deploy_chain, drained
+from tests.support.metrics import counted
 from tracelake.dispatcher.control import Control
 from tracelake.dispatcher.dags.show import show_dag
 from tracelake.dispatcher.flow.list_in_flight import list_in_flight
@@ -165,8 +166,8 @@ async def test_what_is_in_flight_is_listed_by_operator_counted_and_explained(con
     )
     assert (found.operator_limit, found.runtime_limit) == (2, None)
     await Gauges(control.pool, control.queue, control.runtimes, control.metrics).refresh()
-    text = control.metrics.text().decode()
-    assert 'trace_tasks_in_flight{operator="noop",runtime="ecs_platform",state="waiting"} 3.0' in text
+    labels = {"org": str(chain.org.id), "operator": "noop", "runtime": "ecs_platform", "state": "waiting"}
+    assert counted(control.metrics, "trace_tasks_in_flight", **labels) == 3
     waiting = await control.pool.fetchval("SELECT id FROM tasks WHERE woken_at IS NULL AND status = 'Queued' LIMIT 1")
     explained = await explain_task(control.pool, chain.org.id, waiting)
     assert explained.stopped is not None

@@ -83,7 +83,7 @@ async def test_after_an_edit_that_changes_one_partition_the_job_behind_it_runs_f
     assert (await list_gaps(control.pool, org.id, GapsQuery(of="mill"))).complete
     page = await list_ledger(control.pool, org.as_user, "bread", LedgerQuery())
     assert [len(page.entries), list(check_chain(page, 0))] == [8, []], "each has a commit, and the chain holds"
-    assert control.metrics.memoized.labels("mill", "bake")._value.get() == 3
+    assert control.metrics.memoized.labels(str(org.id), "mill", "bake")._value.get() == 3
 
 
 async def test_users_see_whose_files_a_task_uses_and_no_worker_was_woken_for_it(control: Control, org: Org) -> None:

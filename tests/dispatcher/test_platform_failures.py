@@ -10,6 +10,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from tests.support.dispatcher.job_chain import a_task, claimed, completion, deploy_chain, expire, retry_now, status
+from tests.support.metrics import counted
 from tracelake.dispatcher.control import Control
 from tracelake.dispatcher.runtimes.call_functions import put_back
 from tracelake.dispatcher.tasks.show import show_task
@@ -150,7 +151,7 @@ async def test_postgres_and_the_domain_agree_how_long_a_retry_waits(control: Con
 
 def failed_for_good(control: Control, fault: str) -> float | None:
     labels = {"dag": "chain", "job": "first", "fault": fault}
-    return control.metrics.registry.get_sample_value("trace_tasks_failed_total", labels)
+    return counted(control.metrics, "trace_tasks_failed_total", **labels) or None
 
 
 async def test_a_failure_of_the_jobs_own_that_is_final_is_counted_and_logged_once(control: Control) -> None:

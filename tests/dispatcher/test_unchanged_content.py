@@ -84,7 +84,7 @@ async def test_only_partitions_with_another_content_make_tasks_for_their_readers
     assert await read_keys(control, chain) == ["0-9", "10-19", "20-29", "10-19"]
     rows = [tuple(row) for row in await control.pool.fetch(HELD)]
     assert rows == [("0-9", 2, 1), ("10-19", 2, None), ("20-29", 2, 1)]
-    counted = control.after_commit.metrics.unchanged.labels("chain", "first")._value.get()
+    counted = control.after_commit.metrics.unchanged.labels(str(chain.org.id), "chain", "first")._value.get()
     assert counted == 2
     why = await explain_task(control.pool, chain.org.id, again)
     (commit,) = [step for step in why.steps if step.kind == "commit"]

@@ -41,7 +41,7 @@ PATH = {
 }
 HERE = [call for call in CALLS.values() if call.service == "dispatcher"]
 """Those of the delivery process and of the Query service are tested in their folders."""
-OWN = {"deploy", "revoke_token", "show_org", "revoke_service_token", "set_secret"}
+OWN = {"deploy", "revoke_token", "show_org", "show_org_limits", "set_org_limits", "revoke_service_token", "set_secret"}
 """Their names are the caller's own; organisations and services are for platform admins, who see all of them."""
 REAL = {"dag", "task", "dataset", "user", "role", "alert", "channel"}
 """Parts of paths of which `filled` makes an object."""

@@ -61,10 +61,10 @@ async def test_an_events_way_is_counted_at_every_step(walk: Walk) -> None:
         for cursor in range(3):
             await trigger(walk.control, walk.org.id, "walk", "ask", cursor=cursor, request_id=uuid4())
         await walk.until("after", ["Completed"] * 3)
-    found = await scraped(walk)
-    assert found["trace_events_accepted_total", "walk", "ask"] == 3
-    assert found["trace_events_accepted_total", "walk", "work"] == 3
-    assert found["trace_events_accepted_total", "walk", "after"] == 3
+    found, org = await scraped(walk), str(walk.org.id)
+    assert found["trace_events_accepted_total", "walk", "ask", org] == 3
+    assert found["trace_events_accepted_total", "walk", "work", org] == 3
+    assert found["trace_events_accepted_total", "walk", "after", org] == 3
     for step in (("new", "Queued"), ("Queued", "Running"), ("Running", "Completed")):
         assert found["trace_task_transitions_total", *step] == 6  # three of each job
     complete = ("dispatcher_task", "POST", "/v1/task/complete")
@@ -88,11 +88,12 @@ async def test_what_waits_is_seen_with_its_depth_and_age(walk: Walk) -> None:
         " VALUES ($1, 'enqueue_task', '{}', 'Failed', 'x', now())",
         walk.org.id,
     )
-    found = await scraped(walk)
+    found, org = await scraped(walk), str(walk.org.id)
     assert found["trace_gauges_read",] == 1
-    assert found["trace_tasks_queued", "walk", "work", "acme"] == 2
-    assert found["trace_tasks_queued_oldest_seconds", "walk", "work", "acme"] >= 90
-    assert found["trace_outbox_dead", "enqueue_task"] == 1
+    assert found["trace_org_info", "acme", org] == 1
+    assert found["trace_tasks_queued", "walk", "work", org] == 2
+    assert found["trace_tasks_queued_oldest_seconds", "walk", "work", org] >= 90
+    assert found["trace_outbox_dead", "enqueue_task", org] == 1
     assert found["trace_outbox_pending", "route_event"] == 0
     assert found["trace_queue_messages", "tasks-ecs_platform", "ready"] == 2
     assert found["trace_lease_lag_seconds",] == 0
@@ -259,11 +260,54 @@ def test_every_metric_is_documented_and_every_documented_metric_exists() -> None
     assert set(re.findall(r"^\| `(trace_\w+)`", DOC.read_text(), re.MULTILINE)) == set(names())
 
 
+OF_ALL = {
+    "trace_http_requests": "a listener serves all, and whose a request is, is known only after it was counted",
+    "trace_http_request_seconds": "as trace_http_requests",
+    "trace_task_transitions": "one statement changes tasks of several organisations",
+    "trace_batch_size": "calls of several organisations are answered together",
+    "trace_loop_seconds": "a loop works for all",
+    "trace_loop_failures": "a loop works for all",
+    "trace_wakes": "between Dispatchers",
+    "trace_listening": "of the process",
+    "trace_sink_group_seconds": "batches of several organisations are merged together",
+    "trace_query_stuck": "Spark is ended for all",
+    "trace_query_engines": "counts organisations",
+    "trace_queries_in_progress": "the slots of the process",
+    "trace_query_sessions": "fresh ones belong to nobody yet",
+    "trace_rpc_pool_requests": "a pool is shared by all",
+    "trace_rpc_pool_calls_per_second": "a pool is shared by all",
+    "trace_rpc_pool_workers": "a pool is shared by all",
+    "trace_lease_lag_seconds": "how late the loop is",
+    "trace_retry_lag_seconds": "how late the loop is",
+    "trace_outbox_pending": "the outbox is shared by all",
+    "trace_outbox_oldest_seconds": "the outbox is shared by all",
+    "trace_queue_messages": "a queue is shared by all",
+    "trace_queue_oldest_seconds": "a queue is shared by all",
+    "trace_gauges_read": "of the process",
+}
+"""Metrics that are not about the work of one organisation, and why."""
+
+
+def test_each_metric_is_of_an_organisation_or_of_all_and_its_labels_are_documented() -> None:
+    route = "listener", "method", "route"
+    labels: dict[str, tuple[str, ...]] = {
+        "trace_http_requests": (*route, "status"),
+        "trace_http_request_seconds": route,
+    }
+    labels |= {found._name: found._labelnames for found in vars(Metrics()).values() if hasattr(found, "_labelnames")}
+    labels |= {name: tuple(names) for name, (_, names) in GAUGES.items()}
+    assert set(labels) == {name.removesuffix("_total") for name in names()}
+    assert {name for name, found in labels.items() if "org" not in found} == set(OF_ALL)
+    documented = re.findall(r"^\| `(trace_\w+)` \|([^|]*)\|", DOC.read_text(), re.MULTILINE)
+    assert {name.removesuffix("_total"): tuple(re.findall(r"`(\w+)`", found)) for name, found in documented} == labels
+
+
 INDEXES = {
     "queued": {"idx_tasks_queued"},
     "outbox_pending": {"idx_outbox_pending", "idx_outbox_taken"},
     "outbox_dead": {"idx_outbox_failed"},
-    "lags": {"idx_tasks_lease_expiry", "idx_tasks_next_retry", "idx_buffer_publishes_dead"},
+    "lags": {"idx_tasks_lease_expiry", "idx_tasks_next_retry"},
+    "batches_dead": {"idx_buffer_publishes_dead"},
 }
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from tests.support.chain.encoding import encode
 from tests.support.chain.token_logs import table_of, write, write_logs
+from tests.support.metrics import counted
 from tests.support.systems.operators import OperatorSystem, operator
 from tests.support.systems.walk import working
 from tracelake.chain.abi.events import read_abi
@@ -54,10 +55,9 @@ async def test_logs_without_a_row_are_counted_and_reported(system: OperatorSyste
         " (SELECT id FROM jobs WHERE name = 'decode')"
     )
     assert row["it"] == "left out: 2 undecoded, 3 of no event"
-    counted = worker.metrics.registry.get_sample_value
     for reason, count in {"undecoded": 2, "of no event": 3}.items():
         labels = {"dag": "d", "job": "decode", "reason": reason}
-        assert counted("trace_worker_rows_left_out_total", labels) == count
+        assert counted(worker.metrics, "trace_worker_rows_left_out_total", **labels) == count
 
 
 @pytest.mark.parametrize(

@@ -173,7 +173,7 @@ async def test_an_engine_that_has_grown_ends_after_its_queries_and_the_next_quer
     asked = asyncio.create_task(counted(system, SLOW, org_id=org))
     await computes(system, asked, org_id=org)
     first, pool = system.server(org), system.engine._pool
-    lost = system.metrics.query_engines_lost.labels("memory")._value.get()
+    lost = system.metrics.query_engines_lost.labels(str(org), "memory")._value.get()
     monkeypatch.setattr(server_module, "GROWN_SHARE", 0.01)
     await until(lambda: first in pool._retired, "it gets no more queries")
     monkeypatch.undo()
@@ -181,7 +181,7 @@ async def test_an_engine_that_has_grown_ends_after_its_queries_and_the_next_quer
     assert system.server(org) is not first
     assert await asked == [{"n": SLOW_ROWS}]
     await until(lambda: not first.alive, "it ends after its last query")
-    assert system.metrics.query_engines_lost.labels("memory")._value.get() == lost
+    assert system.metrics.query_engines_lost.labels(str(org), "memory")._value.get() == lost
 
 
 async def test_more_organisations_than_engines_take_turns(tmp_path: Path) -> None:

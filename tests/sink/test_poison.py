@@ -13,6 +13,7 @@ import pytest
 
 from tests.support.faults.backends import POISON as POISON_NAME
 from tests.support.faults.backends import FaultyObjects
+from tests.support.metrics import counted
 from tests.support.systems.sink import LIMITS, Producer, SinkSystem, alert, lines, parquet
 from tests.support.waiting import SECONDS, until
 from tracelake.dispatcher.maintenance.republish_batches import RepublishBatches
@@ -67,7 +68,7 @@ async def test_each_poison_is_dead_with_its_line_and_reason_and_every_good_batch
     await Gauges(
         system.walk.control.pool, system.walk.control.queue, system.walk.control.runtimes, system.walk.control.metrics
     ).refresh()
-    shown = system.walk.control.metrics.registry.get_sample_value("trace_buffer_batches_dead")
+    shown = counted(system.walk.control.metrics, "trace_buffer_batches_dead")
     assert shown == len(POISON) + 1
     assert {row["dedupe_key"] for row in await system.rows()} == {"last", *(f"before {name}" for name in POISON)}
     assert system.data("SELECT count(*) AS n FROM pg_class WHERE relnamespace = 'staging'::regnamespace") == [{"n": 0}]
@@ -129,7 +130,7 @@ async def test_the_store_being_away_kills_nothing(system: SinkSystem) -> None:
     folder.write_text("a disk that is not mounted")
     async with system.sinking(system.writer(replace(LIMITS))) as sink:
         async with asyncio.timeout(SECONDS):
-            while not sink.metrics.registry.get_sample_value("trace_sink_batches_total", {"outcome": "Away"}):
+            while not counted(sink.metrics, "trace_sink_batches_total", outcome="Away"):
                 await system.until("SELECT true")
         folder.unlink()
         (system.folder / "away").rename(folder)
@@ -144,11 +145,10 @@ async def test_an_unexpected_fault_is_retried_and_delays_and_kills_nothing_else(
     store.root.mkdir(exist_ok=True)
     store.fails.touch()
     writer = Writer(lambda: system.spark, store, system.data_dsn, LIMITS)
-    failed = ("trace_sink_batches_total", {"outcome": "Failed"})
     async with system.sinking(writer, groups=1) as sink:
         publish = await producer.publish([alert("a")], POISON_NAME)
         await until(
-            lambda: (sink.metrics.registry.get_sample_value(*failed) or 0) >= FAILED_TRIES,
+            lambda: counted(sink.metrics, "trace_sink_batches_total", outcome="Failed") >= FAILED_TRIES,
             "the batch has failed often enough",
         )
         await producer.publish([alert("b")])

@@ -55,6 +55,9 @@ LEGAL: dict[str, Row] = {
         "sealed": HASH,
         "set_by": "ada",
     },
+    "org_limits": {"org_id": uid("org a"), "name": "tasks", "most": 5, "set_by": "ada"},
+    "org_storage": {"org_id": uid("org a"), "bytes": 1},
+    "sandboxed_runtimes": {"runtime": "mine", "is_function": False},
     "service_tokens": {"service": "sink", "name": "new"},
     "audit_entries": {
         "org_id": uid("org a"),
@@ -482,6 +485,25 @@ CASES = [
         ("a secret is of a known kind", "known_kind", {"kind": "user"}),
         ("a secret has a plain name", "name_is_snake", {"name": "My Key"}),
         ("a secret is stored whole", "sealed_is_whole", {"sealed": b"short"}),
+    ),
+    *of(
+        "org_limits",
+        ("a limit is of an org that exists", "org_id_fkey", {"org_id": uid("missing")}),
+        ("an org has a limit once", "are_set_once", {"name": "tasks"}, {"name": "queries"}, a("org_limits")),
+        ("a limit is a known one", "name_is_known", {"name": "moons"}),
+        ("a limit allows something", "allow_one", {"most": 0}),
+        ("a default is a number", "default_is_a_number", {"org_id": None, "set_by": None, "most": None}),
+        ("who set a limit of an org is known", "of_one_has_an_author", {"set_by": None}),
+    ),
+    *of(
+        "org_storage",
+        ("what is stored belongs to an org that exists", "org_id_fkey", {"org_id": uid("missing")}),
+        ("an org is measured once", "pkey", {"org_id": uid("org a")}, OTHER_ORG, a("org_storage")),
+        ("what is stored is a size", "is_a_size", {"bytes": -1}),
+    ),
+    *of(
+        "sandboxed_runtimes",
+        ("a runtime is listed once", "pkey", {"runtime": "mine"}, {"runtime": "other"}, a("sandboxed_runtimes")),
     ),
     *of(
         "service_tokens",

@@ -93,7 +93,9 @@ class AlertSender:
             crash_point("delivery.marked")
             self._say(item, outcome)
         except Exception:
-            log.exception("a delivery failed", delivery=str(item.id))  # its lease runs out, and it is tried again
+            log.exception(
+                "a delivery failed", org=str(item.org_id), delivery=str(item.id)
+            )  # its lease runs out, and it is tried again
         finally:
             self._in_progress[item.lane] -= 1
             self._in_progress += Counter()  # drops the counts that are 0
@@ -130,7 +132,7 @@ class AlertSender:
             return SendOutcome("Failed", f"{refused.message}{f' ({refused.hint})' if refused.hint else ''}")
         except Unavailable as away:
             return SendOutcome("Retry", away.message)
-        self.metrics.delivery_seconds.observe(time.monotonic() - began)
+        self.metrics.delivery_seconds.labels(str(item.org_id)).observe(time.monotonic() - began)
         return outcome_of(response)
 
     async def _mark(self, item: WorkItem, outcome: SendOutcome) -> None:
@@ -156,9 +158,9 @@ class AlertSender:
         )
 
     def _say(self, item: WorkItem, outcome: SendOutcome) -> None:
-        self.metrics.deliveries.labels(outcome.kind).inc()
+        self.metrics.deliveries.labels(str(item.org_id), outcome.kind).inc()
         if outcome.kind == "Sent":
-            self.metrics.delivery_lag.observe(max(0.0, item.waited_seconds))
+            self.metrics.delivery_lag.labels(str(item.org_id)).observe(max(0.0, item.waited_seconds))
         log.info(
             "delivery",
             outcome=outcome.kind,

@@ -18,6 +18,7 @@ from tracelake.dispatcher.flow.set_limits import set_limits
 from tracelake.dispatcher.http.internal_routes import internal_api
 from tracelake.dispatcher.http.task_routes import task_api
 from tracelake.dispatcher.identity.log_in import warn_of_unusable_rules
+from tracelake.dispatcher.limits.measure_storage import MeasureStorage
 from tracelake.dispatcher.maintenance.cancel_retired import CancelRetired
 from tracelake.dispatcher.maintenance.delete_applied_batches import DeleteAppliedBatches
 from tracelake.dispatcher.maintenance.delete_old_exports import DeleteOldExports
@@ -109,7 +110,7 @@ async def main(
             home=settings.home,
         )
         await warn_of_unusable_rules(pool, settings.login_rules)
-        await set_limits(pool, settings.runtimes, settings.operators)
+        await set_limits(pool, settings.runtimes, settings.operators, settings.limits)
         await release_sources(pool, control.after_commit.sources)
         await take_over(pool, replica)
         async with dispatching(control, verifier, settings, invoker):
@@ -220,6 +221,7 @@ def loops(control: Control, settings: Settings, functions: CallFunctions | None 
             pool, objects, settings.query.export_prefix, timedelta(days=old.exports_days)
         ),
         "remove_left_generations": RemoveLeftGenerations(pool, objects, timedelta(days=old.left_generations_days)),
+        "measure_storage": MeasureStorage(pool, after.outbox),
         "reconcile": Reconciler(pool, control.queue, control.runtimes, after.outbox, settings.loops),
     }
     waits: dict[str, tuple[Work, Signal, float]] = {name: (*pair, beat) for name, pair in signalled.items()}

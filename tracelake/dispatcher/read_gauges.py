@@ -62,6 +62,7 @@ class Gauges:
                 with span("gauges"):
                     return {
                         **await self._state(),
+                        **await self._orgs(),
                         **await self._rpc_pools(),
                         **await self._queues(),
                         "trace_gauges_read": [((), 1.0)],
@@ -74,24 +75,33 @@ class Gauges:
         pool, sql = self._pool, queries("gauges")
         queued = await pool.fetch(sql["queued"])
         pending, dead = await pool.fetch(sql["outbox_pending"]), await pool.fetch(sql["outbox_dead"])
-        [(lease_lag, retry_lag, batches_dead)] = await pool.fetch(sql["lags"])
+        [(lease_lag, retry_lag)] = await pool.fetch(sql["lags"])
+        batches_dead = await pool.fetch(sql["batches_dead"])
         sources, in_flight = await pool.fetch(sql["sources"]), await pool.fetch(sql["in_flight"])
         paused, held = await pool.fetch(sql["paused"]), await pool.fetch(sql["held"])
         return {
             "trace_tasks_queued": [((org, dag, job), depth) for org, dag, job, depth, _ in queued],
             "trace_tasks_queued_oldest_seconds": [((org, dag, job), age) for org, dag, job, _, age in queued],
             "trace_tasks_in_flight": [
-                ((operator, runtime, state), count) for operator, runtime, state, count in in_flight
+                ((org, operator, runtime, state), count) for org, operator, runtime, state, count in in_flight
             ],
             "trace_outbox_pending": [((kind,), depth) for kind, depth, _ in pending],
             "trace_outbox_oldest_seconds": [((kind,), age) for kind, _, age in pending],
-            "trace_outbox_dead": [((kind,), count) for kind, count in dead],
+            "trace_outbox_dead": [((org, kind), count) for org, kind, count in dead],
             "trace_lease_lag_seconds": [((), lease_lag)],
             "trace_retry_lag_seconds": [((), retry_lag)],
-            "trace_buffer_batches_dead": [((), batches_dead)],
-            "trace_sources": [((state,), count) for state, count in sources],
+            "trace_buffer_batches_dead": [((org,), count) for org, count in batches_dead],
+            "trace_sources": [((org, state), count) for org, state, count in sources],
             "trace_jobs_paused": [((org, dag, job, reason), 1.0) for org, dag, job, reason in paused],
             "trace_events_held": [((org, dag, job), count) for org, dag, job, count in held],
+        }
+
+    async def _orgs(self) -> Samples:
+        pool, sql = self._pool, queries("gauges")
+        return {
+            "trace_org_info": [((org, name), 1.0) for org, name in await pool.fetch(sql["orgs"])],
+            "trace_org_limit": [((org, limit), most) for org, limit, most in await pool.fetch(sql["org_limits"])],
+            "trace_org_object_bytes": [((org,), size) for org, size in await pool.fetch(sql["org_storage"])],
         }
 
     async def _rpc_pools(self) -> Samples:

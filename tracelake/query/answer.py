@@ -37,7 +37,9 @@ from tracelake.query.engine import QueryEngine, QueryResult
 from tracelake.query.prune_files import narrowed
 from tracelake.query.resolve import Resolver
 from tracelake.query.while_permitted import while_permitted
+from tracelake.runtime.logs import add_log_fields
 from tracelake.runtime.metrics import Metrics
+from tracelake.runtime.tracing import set_attributes
 from tracelake.settings import QuerySettings
 from tracelake.wire.query_messages import (
     MAX_TABLES,
@@ -59,6 +61,9 @@ TRIES: Final = 3
 """A hot table may be swept between the look-up and the read: then both are repeated."""
 LONG: Final = 4_000
 """Longer texts are checked in a thread, not in the event loop."""
+
+UNKNOWN_ORG: Final = "unknown"
+"""The label of a query that was refused before its caller was known."""
 
 Request = QueryRequest | TaskQueryRequest
 T = TypeVar("T")
@@ -136,10 +141,12 @@ class QueryAnswerer:
     async def _relations(self, case: _Case, tables: Sequence[RelationRequest], **whose: object) -> None:
         answer, case.relations = await self.resolver.relations(tables, **whose)  # type: ignore[arg-type]
         case.readable = answer.readable
+        add_log_fields({"org": answer.org_id})
+        set_attributes(org=answer.org_id)
         if answer.user_id is not None:
-            case.caller = Caller(answer.org_id, ("user", answer.user_id), user_id=answer.user_id)
+            case.caller = Caller(answer.org_id, ("user", answer.user_id), answer.user_id, limits=answer.limits)
         elif case.caller is not None:
-            case.caller = replace(case.caller, priority=answer.priority)
+            case.caller = replace(case.caller, priority=answer.priority, limits=answer.limits)
 
     async def _case(
         self,
@@ -223,11 +230,12 @@ class QueryAnswerer:
 
     def _count(self, case: _Case, verdict: Verdict) -> None:
         caller = "task" if isinstance(case.request, TaskQueryRequest) else "user"
-        self.metrics.queries.labels(caller, verdict).inc()
-        self.metrics.query_seconds.labels(caller).observe(time.perf_counter() - case.began)
+        org = str(case.caller.org_id) if case.caller is not None else UNKNOWN_ORG
+        self.metrics.queries.labels(org, caller, verdict).inc()
+        self.metrics.query_seconds.labels(org, caller).observe(time.perf_counter() - case.began)
         if case.result:
-            self.metrics.query_rows.inc(case.result.rows)
-            self.metrics.query_bytes.inc(case.result.bytes)
+            self.metrics.query_rows.labels(org).inc(case.result.rows)
+            self.metrics.query_bytes.labels(org).inc(case.result.bytes)
 
     def _write_audit(self, case: _Case, verdict: Verdict, code: str | None) -> None:
         if case.caller is None:

@@ -13,6 +13,7 @@ from tracelake.domain.pressure import Priority
 from tracelake.domain.ranges import Range
 from tracelake.domain.sql.gate import CheckedSql
 from tracelake.wire.markers import ColumnEntry
+from tracelake.wire.query_messages import QueryLimits
 
 Pin = tuple[UUID, int]
 """A generation as of a commit; its rows never change."""
@@ -76,6 +77,9 @@ class Relation:
         return (self.hot_columns if self.hot else cold) or ()
 
 
+NO_LIMITS: Final = QueryLimits()
+
+
 @dataclass(frozen=True)
 class Caller:
     """On whose behalf a query runs. A session belongs to one `grant`: never to two callers or two attempts."""
@@ -87,6 +91,8 @@ class Caller:
     attempt: int | None = None
     priority: Priority = Priority.NORMAL
     """Of a task."""
+    limits: QueryLimits = NO_LIMITS
+    """Of the organisation."""
 
 
 @dataclass(frozen=True)

@@ -32,11 +32,11 @@ class ChosenEngine:
         except CannotRun as other:
             reason = other.reason
         else:
-            self._metrics.query_runs.labels("sail", "same").inc()
+            self._metrics.query_runs.labels(str(query.caller.org_id), "sail", "same").inc()
             return result
         if self._mode == "sail":
             raise QueryFailed(f"Sail does not run it ({reason})", hint="set query.engine to auto, and Spark does")
-        self._metrics.query_runs.labels("spark", reason).inc()
+        self._metrics.query_runs.labels(str(query.caller.org_id), "spark", reason).inc()
         return await self._spark.run(_rest_of(query, time.monotonic() - began))
 
     def in_progress(self, state: InProgress) -> int:

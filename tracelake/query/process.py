@@ -27,6 +27,7 @@ from tracelake.query.diff.compare import DatasetDiffer
 from tracelake.query.diff.compare_release import ReleaseComparer
 from tracelake.query.engine import InProgress, QueryEngine
 from tracelake.query.engine_seconds import EngineSeconds
+from tracelake.query.org_limits import LimitedEngine
 from tracelake.query.resolve import Resolver
 from tracelake.query.routes import diff_route, openapi_route, task_route, user_route, verify_route
 from tracelake.query.sail.engine import SailEngine
@@ -84,12 +85,13 @@ async def serving(
     engine: QueryEngine = on_spark
     if settings.query.engine != "spark":
         engine = ChosenEngine(on_spark, on_sail, settings.query, metrics)
+    limited = LimitedEngine.of(engine, settings.query)
     for state in IN_PROGRESS:
         metrics.queries_in_progress.labels(state).set_function(partial(engine.in_progress, state))
     audit = Audit(settings.home / "work" / "query-audit", dispatcher)
     resolver = Resolver(dispatcher)
-    answerer = QueryAnswerer(resolver, engine, audit, settings.query, metrics)
-    differ = DatasetDiffer(dispatcher, resolver, on_spark, audit, settings.query)
+    answerer = QueryAnswerer(resolver, limited, audit, settings.query, metrics)
+    differ = DatasetDiffer(dispatcher, resolver, limited.beside(on_spark), audit, settings.query)
     verifier = Verifier(dispatcher.jwks, settings.tokens)
     inside = (
         user_route(answerer),

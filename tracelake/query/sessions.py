@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
+from uuid import UUID
 
 from tracelake.query.collect import Plan
 from tracelake.spark.session import is_lost, jvm_of
@@ -40,6 +41,7 @@ class Prepared:
 
     spark: SparkSession
     grant: Hashable = None
+    org_id: UUID | None = None
     views: OrderedDict[Hashable, tuple[str, DataFrame]] = field(default_factory=OrderedDict)
     plans: OrderedDict[Hashable, Plan] = field(default_factory=OrderedDict)
     quick: bool | None = None
@@ -97,7 +99,7 @@ class Sessions:
             with suppress(RuntimeError):  # it is closed
                 self._maker.submit(self._make_spare)
 
-    def take(self, grant: Hashable) -> Prepared:
+    def take(self, grant: Hashable, org_id: UUID | None = None) -> Prepared:
         """Return a session of this grant, or an unused one."""
         with self._lock:
             idle = next((item for item in reversed(self._idle) if item.grant == grant), None)
@@ -106,14 +108,18 @@ class Sessions:
                 return idle
             prepared = self._fresh.pop() if self._fresh else None
         prepared = prepared or self._prepare()
-        prepared.grant = grant
+        prepared.grant, prepared.org_id = grant, org_id
         self.fill()
         return prepared
 
-    def give_back(self, prepared: Prepared) -> None:
+    def give_back(self, prepared: Prepared, of_org: int | None = None) -> None:
+        """`of_org`: how many are kept for its organisation; None: no limit but that of all."""
         with self._lock:
             self._idle.append(prepared)
-            old = self._idle[: -self._kept]
+            own = [session for session in self._idle if session.org_id == prepared.org_id]
+            old = own[:-of_org] if of_org else []
+            self._idle = [session for session in self._idle if not any(session is item for item in old)]
+            old += self._idle[: -self._kept]
             del self._idle[: -self._kept]
         for session in old:
             self._drop_views(session)

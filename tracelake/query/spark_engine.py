@@ -13,6 +13,7 @@ import time
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
+from contextvars import copy_context
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
@@ -100,7 +101,7 @@ class SparkEngine:
         self._ending: set[asyncio.Task[None]] = set()
 
     async def run(self, query: CheckedQuery) -> QueryResult:
-        self._spent.check(query.caller.org_id)
+        self._spent.check(query.caller.org_id, query.caller.limits.query_seconds)
         try:
             async with asyncio.timeout(query.answer_within):
                 return await self._run_twice(query)
@@ -145,7 +146,9 @@ class SparkEngine:
         try:
             sessions = await self._sessions()
             running.began = time.monotonic()
-            thread = asyncio.get_running_loop().run_in_executor(self._threads, self._answer, sessions, running)
+            thread = asyncio.get_running_loop().run_in_executor(
+                self._threads, copy_context().run, self._answer, sessions, running
+            )
         except BaseException:
             self._slots.give_back(kind, org_id)
             raise
@@ -187,7 +190,8 @@ class SparkEngine:
         finally:
             org_id = running.query.caller.org_id
             self._slots.give_back(kind, org_id)
-            self._spent.charge(org_id, time.monotonic() - running.began)
+            own = running.query.caller.limits.query_seconds
+            self._spent.charge(org_id, time.monotonic() - running.began, own)
 
     async def _give_up(self, sessions: Sessions) -> None:
         if await self._spark.give_up(sessions):
@@ -196,7 +200,7 @@ class SparkEngine:
     def _answer(self, sessions: Sessions, running: _Running) -> QueryResult:
         """Run the query; called in its thread."""
         try:
-            prepared = sessions.take(running.query.caller.grant)
+            prepared = sessions.take(running.query.caller.grant, running.query.caller.org_id)
         except Exception as error:  # noqa: BLE001 - py4j raises what it likes when the JVM dies under it
             raise _error_for(error, sessions, running) from None
         try:
@@ -204,7 +208,7 @@ class SparkEngine:
         except Exception as error:  # noqa: BLE001
             sessions.throw_away(prepared)
             raise _error_for(error, sessions, running) from None
-        sessions.give_back(prepared)
+        sessions.give_back(prepared, running.query.caller.limits.sessions)
         return result
 
     def _read(self, prepared: Prepared, running: _Running) -> QueryResult:

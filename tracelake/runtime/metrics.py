@@ -3,7 +3,9 @@
 One `Metrics` belongs to one process and is passed in. Another monitoring system (CloudWatch) can read
 `registry.collect()` periodically, without a change to the code that counts.
 
-Labels are bounded: names of listeners, routes, loops, states, DAGs and jobs; never ids of tasks or what a caller chose.
+Labels are bounded: ids of organisations, names of listeners, routes, loops, states, DAGs and jobs; never ids of tasks
+or what a caller chose. A metric about the work of organisations has the label `org`; the others are of the process, or
+of what all organisations share.
 """
 
 from __future__ import annotations
@@ -38,18 +40,18 @@ class Metrics:
         self.http = HttpTallies()
         registry.register(self.http)
         self.events = Counter(
-            "trace_events_accepted", "Events in calls that were accepted.", ("dag", "job"), registry=registry
+            "trace_events_accepted", "Events in calls that were accepted.", ("org", "dag", "job"), registry=registry
         )
         self.unchanged = Counter(
             "trace_partitions_unchanged",
             "Partitions that were written again with the same content, so that their readers got no tasks.",
-            ("dag", "job"),
+            ("org", "dag", "job"),
             registry=registry,
         )
         self.memoized = Counter(
             "trace_tasks_memoized",
             "Tasks that did not run, because another one had written what they would write.",
-            ("dag", "job"),
+            ("org", "dag", "job"),
             registry=registry,
         )
         self.transitions = Counter(
@@ -58,7 +60,7 @@ class Metrics:
         self.failed_for_good = Counter(
             "trace_tasks_failed",
             "Tasks that have failed for good, by whose fault their last failure was.",
-            ("dag", "job", "fault"),
+            ("org", "dag", "job", "fault"),
             registry=registry,
         )
         self.batch_size = Histogram(
@@ -77,26 +79,30 @@ class Metrics:
             "trace_listening", "1: this Dispatcher listens for the wakes of others.", registry=registry
         )
         self.worker_tasks = Counter(
-            "trace_worker_tasks", "Attempts this worker has ended.", ("dag", "job", "outcome"), registry=registry
+            "trace_worker_tasks", "Attempts this worker has ended.", ("org", "dag", "job", "outcome"), registry=registry
         )
         self.worker_seconds = Histogram(
             "trace_worker_task_seconds",
             "Time from claim to the end of an attempt.",
-            ("dag", "job"),
+            ("org", "dag", "job"),
             buckets=LONG_SECONDS,
             registry=registry,
         )
         self.left_out = Counter(
             "trace_worker_rows_left_out",
             "Rows that a task read and that have no row in its outputs.",
-            ("dag", "job", "reason"),
+            ("org", "dag", "job", "reason"),
             registry=registry,
         )
-        self.tasks_running = Gauge("trace_worker_tasks_running", "Tasks this worker runs now.", registry=registry)
-        self.sink_batches = Counter(
-            "trace_sink_batches", "Batches this sink has dealt with.", ("outcome",), registry=registry
+        self.tasks_running = Gauge(
+            "trace_worker_tasks_running", "Tasks this worker runs now.", ("org",), registry=registry
         )
-        self.sink_rows = Counter("trace_sink_rows", "Rows of batches that are in their table.", registry=registry)
+        self.sink_batches = Counter(
+            "trace_sink_batches", "Batches this sink has dealt with.", ("org", "outcome"), registry=registry
+        )
+        self.sink_rows = Counter(
+            "trace_sink_rows", "Rows of batches that are in their table.", ("org",), registry=registry
+        )
         self.sink_seconds = Histogram(
             "trace_sink_group_seconds",
             "Time to stage and merge one group of batches.",
@@ -106,31 +112,41 @@ class Metrics:
         self.sink_lag = Histogram(
             "trace_sink_lag_seconds",
             "From a batch's publish to its rows in the table.",
+            ("org",),
             buckets=LONG_SECONDS,
             registry=registry,
         )
         self.deliveries = Counter(
-            "trace_deliveries", "Outcomes of alerts that were to be sent.", ("outcome",), registry=registry
+            "trace_deliveries", "Outcomes of alerts that were to be sent.", ("org", "outcome"), registry=registry
         )
         self.delivery_seconds = Histogram(
-            "trace_delivery_seconds", "Time that a receiver took to answer.", buckets=SECONDS, registry=registry
+            "trace_delivery_seconds",
+            "Time that a receiver took to answer.",
+            ("org",),
+            buckets=SECONDS,
+            registry=registry,
         )
         self.delivery_lag = Histogram(
             "trace_delivery_lag_seconds",
             "From a work item's creation to its receiver's 2xx.",
+            ("org",),
             buckets=LONG_SECONDS,
             registry=registry,
         )
-        self.queries = Counter("trace_queries", "Queries that have ended.", ("caller", "outcome"), registry=registry)
+        self.queries = Counter(
+            "trace_queries", "Queries that have ended.", ("org", "caller", "outcome"), registry=registry
+        )
         self.query_seconds = Histogram(
             "trace_query_seconds",
             "Time from a query's arrival to its rows or refusal.",
-            ("caller",),
+            ("org", "caller"),
             buckets=QUERY_SECONDS,
             registry=registry,
         )
-        self.query_rows = Counter("trace_query_rows", "Rows of answers, exported ones included.", registry=registry)
-        self.query_bytes = Counter("trace_query_bytes", "Bytes of those rows.", registry=registry)
+        self.query_rows = Counter(
+            "trace_query_rows", "Rows of answers, exported ones included.", ("org",), registry=registry
+        )
+        self.query_bytes = Counter("trace_query_bytes", "Bytes of those rows.", ("org",), registry=registry)
         self.query_stuck = Counter(
             "trace_query_stuck",
             "Times that Spark was ended with a query that nothing else ended.",
@@ -139,12 +155,12 @@ class Metrics:
         self.query_runs = Counter(
             "trace_query_runs",
             "Queries that an engine was chosen for, by engine and reason.",
-            ("engine", "reason"),
+            ("org", "engine", "reason"),
             registry=registry,
         )
         self.query_engines = Gauge("trace_query_engines", "Organisations whose Sail runs or starts.", registry=registry)
         self.query_engines_lost = Counter(
-            "trace_query_engines_lost", "Times that a Sail ended during a query.", ("reason",), registry=registry
+            "trace_query_engines_lost", "Times that a Sail ended during a query.", ("org", "reason"), registry=registry
         )
         self.queries_in_progress = Gauge(
             "trace_queries_in_progress", "Queries that run or wait now.", ("state",), registry=registry
@@ -213,7 +229,7 @@ GAUGES: Final[dict[str, tuple[str, Sequence[str]]]] = {
     "trace_tasks_queued_oldest_seconds": ("How long the oldest of them has waited.", ("org", "dag", "job")),
     "trace_tasks_in_flight": (
         "Tasks that are woken, run, or wait for a slot, by operator; always-on sources are left out.",
-        ("operator", "runtime", "state"),
+        ("org", "operator", "runtime", "state"),
     ),
     "trace_rpc_pool_requests": (
         "Requests to the nodes of a pool: under way, leased to workers, and the limit.",
@@ -228,13 +244,16 @@ GAUGES: Final[dict[str, tuple[str, Sequence[str]]]] = {
     "trace_retry_lag_seconds": ("How far past its time the oldest retry is that was not queued yet.", ()),
     "trace_outbox_pending": ("Outbox entries that are pending.", ("kind",)),
     "trace_outbox_oldest_seconds": ("How long the oldest of them has been due.", ("kind",)),
-    "trace_outbox_dead": ("Outbox entries that were given up.", ("kind",)),
-    "trace_buffer_batches_dead": ("Batches that the sink gave up.", ()),
-    "trace_sources": ("Always-on sources.", ("state",)),
+    "trace_outbox_dead": ("Outbox entries that were given up.", ("org", "kind")),
+    "trace_buffer_batches_dead": ("Batches that the sink gave up.", ("org",)),
+    "trace_sources": ("Always-on sources.", ("org", "state")),
     "trace_jobs_paused": ("Jobs that get no new tasks.", ("org", "dag", "job", "reason")),
     "trace_events_held": ("Events and invalidations that wait for a paused job.", ("org", "dag", "job")),
     "trace_queue_messages": ("Messages in a queue.", ("queue", "state")),
     "trace_queue_oldest_seconds": ("How long the oldest ready message has waited.", ("queue",)),
+    "trace_org_info": ("1, with the name of the organisation in paths.", ("org", "name")),
+    "trace_org_limit": ("How much an organisation may use; none where it has no limit.", ("org", "limit")),
+    "trace_org_object_bytes": ("What an organisation with a limit of object_bytes stores.", ("org",)),
     "trace_gauges_read": ("1: the figures above were read; 0: their database does not answer.", ()),
 }
 """Read from the databases on request. Every Dispatcher has the same values: take max, not sum."""

@@ -24,6 +24,7 @@ from tracelake.settings.databases import DataSettings, QueueSettings, StateSetti
 from tracelake.settings.delivery import DeliverySettings
 from tracelake.settings.dispatcher import DispatcherSettings, FlowSettings, LoopSettings
 from tracelake.settings.http import HttpSettings
+from tracelake.settings.limits import LimitSettings
 from tracelake.settings.lite import PostgresSettings, UpSettings
 from tracelake.settings.load import (
     load_settings,
@@ -70,6 +71,7 @@ __all__ = [
     "HttpSettings",
     "IdentitySettings",
     "Leaf",
+    "LimitSettings",
     "LogSettings",
     "LoginRule",
     "LoopSettings",

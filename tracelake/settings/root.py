@@ -32,6 +32,7 @@ from tracelake.settings.dispatcher import DispatcherSettings, FlowSettings, Loop
 from tracelake.settings.hook_secrets import HookSecret
 from tracelake.settings.http import HttpSettings
 from tracelake.settings.job_secrets import JobSecret
+from tracelake.settings.limits import LimitSettings
 from tracelake.settings.lite import PostgresSettings, UpSettings
 from tracelake.settings.login_rules import LoginRule
 from tracelake.settings.references import is_reference
@@ -82,6 +83,7 @@ class Settings(BaseSettings):
     tokens: TokenSettings = TokenSettings()
     loops: LoopSettings = LoopSettings()
     flow: FlowSettings = FlowSettings()
+    limits: LimitSettings = LimitSettings()
     runtimes: Mapping[Name, RuntimeSettings] = RUNTIMES
     operators: Mapping[Name, OperatorSettings] = {}
     rpc_pools: Mapping[Name, RpcPoolSettings] = {}

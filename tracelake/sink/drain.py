@@ -204,15 +204,16 @@ class Sink:
         by_id = {item.publish_id: item for item in records}
         now = datetime.now(UTC)
         for outcome in outcomes:
-            self.metrics.sink_batches.labels(type(outcome).__name__).inc()
+            record = by_id[outcome.publish_id]
+            org = str(record.org_id)
+            self.metrics.sink_batches.labels(org, type(outcome).__name__).inc()
             if isinstance(outcome, Applied):
-                self.metrics.sink_rows.inc(outcome.rows)
-                self.metrics.sink_lag.observe(max(0.0, (now - by_id[outcome.publish_id].created_at).total_seconds()))
+                self.metrics.sink_rows.labels(org).inc(outcome.rows)
+                self.metrics.sink_lag.labels(org).observe(max(0.0, (now - record.created_at).total_seconds()))
             else:
-                record = by_id[outcome.publish_id]
                 log.warning(
                     WORDS[type(outcome)],
-                    org=str(record.org_id),
+                    org=org,
                     dataset=str(record.dataset_uuid),
                     task=str(record.task_id),
                     publish=str(outcome.publish_id),

@@ -65,7 +65,13 @@ class Functions:
                 await asyncio.shield(host.close())
             self.pool.give_back(host, again=again)
         if isinstance(ended, FunctionError):
-            log.info("function failed", task=str(invocation.task_id), kind=ended.kind, because=ended.message[:500])
+            log.info(
+                "function failed",
+                org=str(host.key.org_id),
+                task=str(invocation.task_id),
+                kind=ended.kind,
+                because=ended.message[:500],
+            )
         return ended
 
     def _seconds(self, invocation: Invocation) -> float:

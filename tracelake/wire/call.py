@@ -39,6 +39,8 @@ class Call:
     """How large a body may be."""
     seconds: float = 30.0
     """How long the answer may take."""
+    adds_files: bool = False
+    """Refused while the organisation stores as much as it may."""
     platform: bool = False
     """Only platform admins may make it."""
     service: Literal["dispatcher", "delivery", "query"] = "dispatcher"

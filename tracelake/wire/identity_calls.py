@@ -34,6 +34,7 @@ from tracelake.wire.user.identity import (
     UserRow,
     UsersQuery,
 )
+from tracelake.wire.user.limits import OrgLimits, OrgLimitsChange, OrgUsage
 from tracelake.wire.user.secrets import RemoveSecretQuery, SecretList, SecretRemoved, SecretRequest, SecretSet
 
 AUDIT_SECONDS: Final = 300.0
@@ -188,4 +189,31 @@ IDENTITY_CALLS: Final = (
         platform=True,
     ),
     Call("show_org", "GET", "/orgs/{org}", "admin", "An organisation and its admins", OrgRow, platform=True),
+    Call(
+        "show_org_limits",
+        "GET",
+        "/orgs/{org}/limits",
+        "admin",
+        "How much an organisation may use",
+        OrgLimits,
+        platform=True,
+    ),
+    Call(
+        "set_org_limits",
+        "PATCH",
+        "/orgs/{org}/limits",
+        "admin",
+        "Set limits of an organisation; those that are not named stay",
+        OrgLimits,
+        body=OrgLimitsChange,
+        platform=True,
+    ),
+    Call(
+        "show_org_usage",
+        "GET",
+        "/orgs/{org}/usage",
+        "reader",
+        "What your organisation uses, beside its limits; for platform admins, any",
+        OrgUsage,
+    ),
 )

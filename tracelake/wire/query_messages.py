@@ -151,6 +151,17 @@ class Relation(Message, frozen=True):
     """The caller sees only rows that pass one of these; None: all."""
 
 
+class QueryLimits(Message, frozen=True):
+    """What the caller's organisation may use; None: no limit of its own."""
+
+    queries: Annotated[int, Meta(ge=1)] | None = None
+    queries_waiting: Annotated[int, Meta(ge=1)] | None = None
+    query_seconds: Annotated[int, Meta(ge=1)] | None = None
+    sessions: Annotated[int, Meta(ge=1)] | None = None
+    storage_full: bool = False
+    """It stores as much as it may: no exports."""
+
+
 class RelationsAnswer(Message, frozen=True):
     org_id: UUID
     user_id: UUID | None
@@ -160,6 +171,7 @@ class RelationsAnswer(Message, frozen=True):
     """What else the user may read, to suggest a name; only where one of those asked for was not found."""
     priority: Priority = Priority.NORMAL
     """Of a task that asks."""
+    limits: QueryLimits = field(default_factory=QueryLimits)
 
 
 Verdict = Literal["answered", "refused", "failed", "canceled"]

@@ -37,6 +37,7 @@ RELEASE_CALLS: Final = (
         ReleaseAnswer,
         body=ReleaseRequest,
         seconds=LARGE_DAG_SECONDS,
+        adds_files=True,
     ),
     Call("list_releases", "GET", "/releases", "reader", "The newest releases", ReleaseList),
     Call("show_release", "GET", "/releases/{release}", "reader", "A release, and how far it is built", ReleaseDetail),

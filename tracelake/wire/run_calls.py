@@ -44,6 +44,7 @@ RUN_CALLS: Final = (
         TriggerAnswer,
         body=TriggerRequest,
         optional_body=True,
+        adds_files=True,
     ),
     Call(
         "trigger_progress",
@@ -106,6 +107,7 @@ RUN_CALLS: Final = (
         FireAnswer,
         body=FireRequest,
         optional_body=True,
+        adds_files=True,
     ),
     Call(
         "list_deliveries_of_source",
@@ -125,6 +127,7 @@ RUN_CALLS: Final = (
         FireAnswer,
         body=ReplayDeliveryRequest,
         optional_body=True,
+        adds_files=True,
     ),
     Call(
         "gaps",
@@ -145,6 +148,7 @@ RUN_CALLS: Final = (
         BackfillAnswer,
         body=BackfillRequest,
         seconds=LARGE_DAG_SECONDS,
+        adds_files=True,
     ),
     Call("list_backfills", "GET", "/backfills", "reader", "The newest 100 backfills", BackfillList),
     Call("show_backfill", "GET", "/backfills/{backfill}", "reader", "A backfill and its progress", BackfillRow),
@@ -165,6 +169,7 @@ RUN_CALLS: Final = (
         BackfillRow,
         body=BackfillBudget,
         optional_body=True,
+        adds_files=True,
     ),
     Call("cancel_backfill", "POST", "/backfills/{backfill}/cancel", "writer", "End a backfill", BackfillRow),
 )

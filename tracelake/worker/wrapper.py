@@ -34,7 +34,7 @@ from tracelake.runtime.retry import retry_with_backoff, sleep_after_outage
 from tracelake.runtime.tracing import span
 from tracelake.wire.client import DispatcherClient, TaskClient
 from tracelake.wire.output_messages import CompleteAnswer, CompleteRequest
-from tracelake.wire.task_messages import Claimed, NotClaimed, TaskPayload, Wakeup
+from tracelake.wire.task_messages import Claimed, NotClaimed, Wakeup
 from tracelake.worker.lease_keeper import VISIBILITY, HeldWakeup, LeaseKeeper
 from tracelake.worker.listen_for_stops import listen_for_stops
 from tracelake.worker.run_task import MAX_ERROR_CHARS, Finished, RunsTasks
@@ -133,7 +133,11 @@ class Wrapper:
             if isinstance(answer, Claimed):
                 crash_point("wrapper.claimed")
                 subject = task_fields(answer)
-                with log_fields(**subject), span("run", **subject), self.metrics.tasks_running.track_inprogress():
+                with (
+                    log_fields(**subject),
+                    span("run", **subject),
+                    self.metrics.tasks_running.labels(subject["org"]).track_inprogress(),
+                ):
                     await self._run_claimed(answer, delivery, threads)
             else:
                 log.info("not claimed", because=answer.reason, body=delivery.body[:200].decode(errors="replace"))
@@ -161,14 +165,14 @@ class Wrapper:
                 await self._end(work, claimed, threads)
                 return
             crash_point("wrapper.operator_done")
-            outcome = await self._report(api, claimed.task, work.result(), lease)
+            outcome = await self._report(api, claimed, work.result(), lease)
         finally:
             self.sources.discard(api)
             self.keepers.discard(keeper)
             api.lost.set()
             lease.cancel()
             await asyncio.wait({lease})
-            self._count(claimed.task, outcome, time.perf_counter() - began)
+            self._count(claimed, outcome, time.perf_counter() - began)
 
     async def _end(self, work: asyncio.Future[Finished], claimed: Claimed, threads: Executor) -> None:
         """Its slot is freed only when it has ended. Spark ignores an interrupt that came before its job."""
@@ -176,7 +180,7 @@ class Wrapper:
             await _in_thread(threads, partial(self.runner.cancel, claimed))
             await asyncio.wait({work}, timeout=AGAIN_SECONDS)
 
-    async def _report(self, api: WorkerTaskApi, task: TaskPayload, finished: Finished, lease: asyncio.Task[str]) -> str:
+    async def _report(self, api: WorkerTaskApi, claimed: Claimed, finished: Finished, lease: asyncio.Task[str]) -> str:
         """Retries until it is answered, or the lease is lost: then it no longer matters. Returns how it ended."""
         while not lease.done():
             try:
@@ -191,7 +195,7 @@ class Wrapper:
             else:
                 crash_point("wrapper.completed")
                 log.info("completed", status=answer.status)
-                self._count_left_out(task, finished)
+                self._count_left_out(claimed, finished)
                 if finished.after_commit is not None and answer.status == "Completed":
                     await asyncio.to_thread(finished.after_commit, answer.commits or {})
                 return answer.status
@@ -200,13 +204,15 @@ class Wrapper:
     async def _complete(self, api: WorkerTaskApi, request: CompleteRequest, lease: asyncio.Task[str]) -> CompleteAnswer:
         return await retry_with_backoff(lambda: self.tasks.complete(api.token, request), is_over=lease.done)
 
-    def _count(self, task: TaskPayload, outcome: str, seconds: float) -> None:
-        self.metrics.worker_tasks.labels(task.job.dag_name, task.job.name, outcome).inc()
-        self.metrics.worker_seconds.labels(task.job.dag_name, task.job.name).observe(seconds)
+    def _count(self, claimed: Claimed, outcome: str, seconds: float) -> None:
+        subject = task_fields(claimed)
+        self.metrics.worker_tasks.labels(subject["org"], subject["dag"], subject["job"], outcome).inc()
+        self.metrics.worker_seconds.labels(subject["org"], subject["dag"], subject["job"]).observe(seconds)
 
-    def _count_left_out(self, task: TaskPayload, finished: Finished) -> None:
+    def _count_left_out(self, claimed: Claimed, finished: Finished) -> None:
+        subject = task_fields(claimed)
         for reason, count in finished.left_out.items():
-            self.metrics.left_out.labels(task.job.dag_name, task.job.name, reason).inc(count)
+            self.metrics.left_out.labels(subject["org"], subject["dag"], subject["job"], reason).inc(count)
 
 
 def _in_thread(threads: Executor, call: Callable[[], T]) -> asyncio.Future[T]:

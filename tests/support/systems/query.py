@@ -6,6 +6,7 @@ Organisation `acme` has datasets made by a worker; `rival` has one of the same n
 from __future__ import annotations
 
 import ssl
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
@@ -171,13 +172,14 @@ class QuerySystem:
         assert not failed, failed
 
     async def counters(self) -> dict[tuple[str, str], float]:
-        """The value of each metric, by its name and the values of its labels."""
+        """The value of each metric, of all organisations, by its name and the values of its other labels."""
         answer = await self.query_internal.get("/metrics", headers=as_service("monitor"))
-        return {
-            (sample.name, " ".join(sample.labels.values())): sample.value
-            for family in text_string_to_metric_families(answer.text)
-            for sample in family.samples
-        }
+        values: Counter[tuple[str, str]] = Counter()
+        for family in text_string_to_metric_families(answer.text):
+            for sample in family.samples:
+                others = [value for label, value in sample.labels.items() if label != "org"]
+                values[sample.name, " ".join(others)] += sample.value  # type: ignore[assignment]
+        return dict(values)
 
     async def audit(self) -> list[dict[str, Any]]:
         rows = await self.pool.fetch("SELECT *, verdict::text AS verdict FROM query_audit ORDER BY asked_at")

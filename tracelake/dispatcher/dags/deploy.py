@@ -129,6 +129,7 @@ async def insert_version(
     sql = queries("dags")["insert_version"]
     created = await connection.fetchval(sql, version, org, dag.name, dag.yaml_hash, new.text, user_id, foreign)
     if created is not None:
+        await connection.execute(queries("org_limits")["lock_org"], org)
         await _NewVersion(connection, org, version, new, bucket).insert()
     else:
         await connection.execute(queries("delete_dag")["restore_version"], version)

@@ -42,7 +42,7 @@ async def accept_events(
     after.outbox.notify()
     if new:
         job = await jobs.get(task.job_id)
-        after.metrics.events.labels(job.dag_name, job.name).inc(new)
+        after.metrics.events.labels(str(job.org_id), job.dag_name, job.name).inc(new)
     return EventsAnswer(accepted=accepted)
 
 

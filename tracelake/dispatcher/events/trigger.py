@@ -75,7 +75,7 @@ async def trigger(
     crash_point("trigger.after_commit")
     after.outbox.notify()
     if found.created and found.event_ids:
-        after.metrics.events.labels(dag, job).inc(len(found.event_ids))
+        after.metrics.events.labels(str(org_id), dag, job).inc(len(found.event_ids))
     return found
 
 

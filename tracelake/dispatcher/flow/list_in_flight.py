@@ -7,8 +7,10 @@ from uuid import UUID
 import asyncpg
 from msgspec.structs import asdict
 
+from tracelake.domain.org_limits import LimitName
 from tracelake.store.queries import Row, fetch_row, fetch_rows, queries
 from tracelake.wire.user.dags import InFlight, InFlightList, RpcPoolUse
+from tracelake.wire.user.limits import LimitUse
 
 
 class InFlightRow(Row, frozen=True):
@@ -36,8 +38,16 @@ class JobStates(Row, frozen=True):
     idle: int
 
 
+class UsedLimit(Row, frozen=True):
+    limit: LimitName
+    most: int
+    used: int
+    waiting: int
+
+
 async def list_in_flight(pool: asyncpg.Pool, org_id: UUID) -> InFlightList:
     rows = await fetch_rows(pool, queries("flow")["list_in_flight"], InFlightRow, org_id)
+    limits = await fetch_rows(pool, queries("org_limits")["list_used_limits"], UsedLimit, org_id)
     pools = await fetch_rows(pool, queries("rpc_shares")["list_pools"], PoolRow)
     states = await fetch_row(pool, queries("flow")["count_job_states"], JobStates, org_id)
     return InFlightList(
@@ -45,4 +55,5 @@ async def list_in_flight(pool: asyncpg.Pool, org_id: UUID) -> InFlightList:
         rpc_pools=[RpcPoolUse(**asdict(row)) for row in pools],
         jobs_running=states.running,
         jobs_idle=states.idle,
+        org_limits=[LimitUse(**asdict(row)) for row in limits],
     )

@@ -25,6 +25,9 @@ from tracelake.dispatcher.identity.show_orgs import list_orgs, show_org
 from tracelake.dispatcher.identity.show_roles import list_roles
 from tracelake.dispatcher.identity.show_users import list_users, show_user
 from tracelake.dispatcher.identity.tokens import create_token, list_tokens, revoke_token
+from tracelake.dispatcher.limits.set_org_limits import set_org_limits
+from tracelake.dispatcher.limits.show_org_limits import show_org_limits
+from tracelake.dispatcher.limits.show_org_usage import show_org_usage
 from tracelake.domain.seal import Seal
 from tracelake.store.identity import User
 from tracelake.wire.user.secrets import SecretKind
@@ -71,4 +74,7 @@ IDENTITY_VERBS: Mapping[str, Verb] = {
     "list_orgs": lambda asked: list_orgs(asked.pool),
     "show_org": lambda asked: show_org(asked.pool, asked.path["org"]),
     "create_org": lambda asked: create_org(asked.pool, asked.body),
+    "show_org_limits": lambda asked: show_org_limits(asked.pool, asked.path["org"]),
+    "set_org_limits": lambda asked: set_org_limits(asked.pool, asked.after, asked.user, asked.path["org"], asked.body),
+    "show_org_usage": lambda asked: show_org_usage(asked.pool, asked.user, asked.path["org"]),
 }

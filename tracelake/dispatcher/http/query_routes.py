@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from msgspec.structs import replace
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -12,6 +13,7 @@ from tracelake.dispatcher.datasets.store_audit import store_audit
 from tracelake.dispatcher.http.auth import calling_user
 from tracelake.dispatcher.http.waiting_calls import changes_route
 from tracelake.dispatcher.identity.known_tokens import KnownTokens
+from tracelake.dispatcher.limits.known_limits import KnownLimits
 from tracelake.dispatcher.releases.take_comparison import report_comparison, take_comparison
 from tracelake.runtime.listeners import json_response
 from tracelake.wire.comparison_messages import ComparisonReport
@@ -20,12 +22,16 @@ from tracelake.wire.read_call import read_message
 
 
 def query_routes(control: Control, known: KnownTokens) -> list[Route]:
+    limits = KnownLimits(control.pool)
+
     async def relations(request: Request) -> Response:
         asked = await read_message(request, RelationsRequest)
         if asked.task_id is not None:
-            return json_response(await task_relations(control.pool, asked))
+            found = await task_relations(control.pool, asked)
+            return json_response(replace(found, limits=await limits.of(found.org_id)))
         user = await calling_user(control.pool, known, request)
-        return json_response(await user_relations(control.pool, user, asked))
+        found = await user_relations(control.pool, user, asked)
+        return json_response(replace(found, limits=await limits.of(found.org_id)))
 
     async def audit(request: Request) -> Response:
         return json_response(await store_audit(control.pool, await read_message(request, AuditRequest)))

@@ -47,6 +47,7 @@ from tracelake.dispatcher.http.identity_verbs import IDENTITY_VERBS
 from tracelake.dispatcher.http.user_call import UserCall, Verb
 from tracelake.dispatcher.identity.known_tokens import KnownTokens
 from tracelake.dispatcher.identity.stored_secrets import hook_secrets_of
+from tracelake.dispatcher.limits.refuse_if_full import refuse_if_full
 from tracelake.dispatcher.outbox.list import list_outbox
 from tracelake.dispatcher.outbox.retry import retry_outbox
 from tracelake.dispatcher.releases.abandon import abandon_release
@@ -72,7 +73,9 @@ from tracelake.dispatcher.why.explain import explain
 from tracelake.domain.event import read_partition
 from tracelake.errors import InvalidRequest
 from tracelake.runtime.listeners import json_response
+from tracelake.runtime.logs import add_log_fields
 from tracelake.runtime.read_body import read_bounded
+from tracelake.runtime.tracing import set_attributes
 from tracelake.store.db import OUTAGES, unavailable
 from tracelake.store.identity import User
 from tracelake.wire.message import Message
@@ -98,10 +101,14 @@ def _endpoint(control: Control, known: KnownTokens, call: Call, verb: Verb) -> C
     async def endpoint(request: Request) -> Response:
         try:
             user = await calling_user(control.pool, known, request)
+            add_log_fields({"org": user.org_id})
+            set_attributes(org=user.org_id)
             path = named(request.path_params)
             async with recorded(control.pool, _entry(user, call, path, request), reads=call.method == "GET"):
                 require_role(user.role, call)
                 require_platform(user.platform_admin, call)
+                if call.adds_files:
+                    await refuse_if_full(control.pool, user.org_id)
                 query = read_query(request, call)
                 asked = UserCall(control, user, path, query, await _body(control, request, call))
                 return json_response(await _tried_twice(verb, asked))

@@ -144,7 +144,7 @@ class Drain:
 
 
 async def give_slots(pool: asyncpg.Pool) -> int:
-    """Wakes tasks that wait for a slot of their job, operator or runtime, and returns how many.
+    """Wakes tasks that wait for a slot of their job, operator, runtime or organisation, and returns how many.
 
     Limits and jobs are locked by statements before the one that counts their slots.
     """

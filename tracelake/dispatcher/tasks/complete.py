@@ -47,11 +47,12 @@ class Announcer:
         for ended in result.ended:
             completion, task, unchanged = ended
             if unchanged:
-                self.after.metrics.unchanged.labels(task.dag_name, task.job_name).inc(unchanged)
+                self.after.metrics.unchanged.labels(str(task.org_id), task.dag_name, task.job_name).inc(unchanged)
             moves[task.status, completion.request.status] += 1
             self.names.forget(completion.request.task_id)
             if completion.events:
-                self.after.metrics.events.labels(task.dag_name, task.job_name).inc(len(completion.events))
+                job = str(task.org_id), task.dag_name, task.job_name
+                self.after.metrics.events.labels(*job).inc(len(completion.events))
             if completion.ends_as is TaskState.FAILED:
                 self._report_failure(ended)
             # A slot came free, invalidations are to be routed, or a final failure may have an alert to send.

@@ -32,5 +32,5 @@ class FailedAttempt(Row, frozen=True):
 
 
 def report_final_failure(metrics: Metrics, failure: FailedAttempt) -> None:
-    metrics.failed_for_good.labels(failure.dag, failure.job, failure.fault).inc()
+    metrics.failed_for_good.labels(str(failure.org), failure.dag, failure.job, failure.fault).inc()
     log.error("task failed for good", **failure.log_fields)

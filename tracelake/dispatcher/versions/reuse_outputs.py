@@ -106,7 +106,7 @@ class ReuseOutputs:
         metrics.moved(TaskState.QUEUED, TaskState.RUNNING, len(ended))
         self.announcer.announce(reused.result)
         for _, task, _ in ended:
-            metrics.memoized.labels(task.dag_name, task.job_name).inc()
+            metrics.memoized.labels(str(task.org_id), task.dag_name, task.job_name).inc()
 
     async def _complete(self, connection: Connection, originals: Originals) -> BatchResult:
         claimed = await self._claim(connection, originals)

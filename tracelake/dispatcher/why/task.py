@@ -9,6 +9,7 @@ from uuid import UUID
 
 import msgspec
 
+from tracelake.dispatcher.limits.refuse_if_full import FREE, storage_sentence
 from tracelake.wire.user.datasets import DeadBatchRow
 from tracelake.wire.user.tasks import AttemptRow, CommitRow, TaskDetail
 from tracelake.wire.user.why import Explanation, Step, Stop
@@ -38,6 +39,11 @@ class Facts(msgspec.Struct, frozen=True):
     """It is of a source whose job is paused by pressure."""
     shared_limit: str | None
     """How much of the limits of its operator and runtime is taken."""
+    org_limit: str | None
+    """How much of the limits of its organisation is taken."""
+    stored: int | None
+    """How many bytes its organisation stores, if those are as many as it may."""
+    most_stored: int | None
     in_flight: int
     ahead: int
     outbox_entry: OutboxEntryState | None
@@ -240,11 +246,14 @@ def _queued(task: TaskDetail, facts: Facts) -> Stop:
     if task.woken_at is None and facts.held:
         sentence = "It waits until a queue downstream of its source is short enough again."
         return Stop(rule="held_by_pressure", sentence=sentence, since=since, hint="`trace job pauses` names the queue")
+    if task.woken_at is None and facts.stored is not None and facts.most_stored is not None:
+        sentence = f"It waits for the organisation's limit: {storage_sentence(facts.stored, facts.most_stored)}."
+        return Stop(rule="storage_full", sentence=sentence, since=since, hint=FREE)
     if task.woken_at is None:
         limits = [f"{facts.in_flight} of {facts.max_concurrency} (scaling.max_concurrency)"] * (
             facts.max_concurrency is not None
         )
-        taken = ", ".join([*limits, *filter(None, [facts.shared_limit])]) or "those"
+        taken = ", ".join([*limits, *filter(None, [facts.shared_limit, facts.org_limit])]) or "those"
         sentence = f"It waits for a slot: {taken} are taken, and {facts.ahead} tasks are before it."
         return Stop(rule="waits_for_slot", sentence=sentence, since=since)
     if (entry := facts.outbox_entry) is not None and entry.status == "Failed":

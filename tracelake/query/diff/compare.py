@@ -87,7 +87,8 @@ class DatasetDiffer:
         relation = relations.get(name)
         if relation is None or answer.user_id is None:
             raise NotFound(f"there is no dataset {name!r} that you may read", where="/dataset")
-        return Caller(answer.org_id, ("user", answer.user_id), user_id=answer.user_id), relation
+        caller = Caller(answer.org_id, ("user", answer.user_id), answer.user_id, limits=answer.limits)
+        return caller, relation
 
     async def _audited(self, run: DiffRun, name: str, keys: Keys, span: Range | None, rows: int) -> DiffAnswer:
         began, asked_at = time.perf_counter(), datetime.now(UTC)

@@ -174,5 +174,5 @@ def _outcome(comparing: asyncio.Task[ReleaseDiff], run: DiffRun, work: Compariso
         retryable = failure.retryable and not isinstance(failure, QueryTimeout)
         hint = f" ({failure.hint})" if failure.hint else ""
         return _report(run, work, error=failure.message + hint, retryable=retryable)
-    log.error("a comparison failed", dataset=work.dataset, exc_info=failure)
+    log.error("a comparison failed", org=str(work.org_id), dataset=work.dataset, exc_info=failure)
     return _report(run, work, error=f"the Query service failed: {type(failure).__name__}", retryable=True)

@@ -13,6 +13,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from contextvars import copy_context
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -90,7 +91,7 @@ class SailEngine:
         await self._pool.remove_leftovers()
 
     async def run(self, query: CheckedQuery) -> QueryResult:
-        self._spent.check(query.caller.org_id)
+        self._spent.check(query.caller.org_id, query.caller.limits.query_seconds)
         written = self._written(query)
         try:
             async with asyncio.timeout(query.answer_within):
@@ -147,13 +148,14 @@ class SailEngine:
             give_back()
             raise
         session = ConnectSession(server.client)
-        work = partial(self._answer, server, session, query, written)
+        work = partial(copy_context().run, self._answer, server, session, query, written)
         thread = asyncio.get_running_loop().run_in_executor(self._threads, work)
         over = asyncio.Event()
         began = time.monotonic()
         ended = asyncio.create_task(self._until_ended(server, session, thread, over))
         ended.add_done_callback(lambda _: give_back())
-        ended.add_done_callback(lambda _: self._spent.charge(query.caller.org_id, time.monotonic() - began))
+        charge = partial(self._spent.charge, own=query.caller.limits.query_seconds)
+        ended.add_done_callback(lambda _: charge(query.caller.org_id, time.monotonic() - began))
         self._ending.add(ended)
         ended.add_done_callback(self._ending.discard)
         try:
@@ -182,7 +184,7 @@ class SailEngine:
             if not thread.done():
                 await asyncio.to_thread(session.cancel)
                 if server.running > 1 or not await self._is_quiet(server, thread):
-                    self._metrics.query_engines_lost.labels("stuck").inc()
+                    self._metrics.query_engines_lost.labels(str(server.org_id), "stuck").inc()
                     await server.end()
             await asyncio.wait({thread})
             thread.exception()  # the caller may be gone, so the exception is retrieved here
@@ -208,7 +210,7 @@ class SailEngine:
         if server.alive and isinstance(error, CannotRun):
             return error
         reason = "memory" if server.over_memory else "stuck" if server.alive else "ended"
-        self._metrics.query_engines_lost.labels(reason).inc()
+        self._metrics.query_engines_lost.labels(str(server.org_id), reason).inc()
         await server.end()
         return _engine_lost(self._settings.sail_memory_mb if server.over_memory else None)
 

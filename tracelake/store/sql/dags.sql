@@ -75,8 +75,7 @@ INSERT INTO jobs (id, org_id, name, dag_name, dag_version_id, activation, runtim
 VALUES ($1, $2, $3, $4, $5, $6::text::job_activation, $7, $8, $9::jsonb, $10::jsonb, $11::text::execution_strategy, $12,
         $13::jsonb, $14, $15::uuid[], $16::uuid[], $17::text::update_strategy, $18::text[], $19, $20::text[],
         $21::text::work_priority, $22::jsonb, $23, $24::interval, $25, $26::interval, $27, $28, $29, $30, $31, $32, $33, $34,
-        $35, $36, $37, $38::bytea[], EXISTS (SELECT FROM in_flight_limits l
-                           WHERE (l.kind = 'runtime' AND l.name = $7) OR (l.kind = 'operator' AND l.name = $8)));
+        $35, $36, $37, $38::bytea[], shares_limit($2, $8, $7));
 
 -- name: insert_inputs
 -- Inserts the edges of a job; activation of the version makes them live.

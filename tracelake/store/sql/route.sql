@@ -201,7 +201,12 @@ SELECT (SELECT count(*) FROM due) AS events, (SELECT count(*) FROM created) AS t
 -- name: lock_limits
 -- The limits that jobs share, locked until the transaction ends, before the jobs: replicas count what is in flight one after
 -- the other.
-SELECT count(*) FROM (SELECT FROM in_flight_limits ORDER BY kind, name FOR NO KEY UPDATE) AS locked;
+WITH shared AS MATERIALIZED (
+    SELECT FROM in_flight_limits ORDER BY kind, name FOR NO KEY UPDATE
+), of_orgs AS MATERIALIZED (
+    SELECT FROM org_limits WHERE name IN ('tasks', 'sandboxes', 'functions') ORDER BY org_id, name FOR NO KEY UPDATE
+)
+SELECT (SELECT count(*) FROM shared) + (SELECT count(*) FROM of_orgs);
 
 -- name: lock_slots
 -- The jobs with tasks that wait for a slot, locked until the transaction ends: replicas count the slots of a job one after
@@ -222,9 +227,9 @@ SELECT j.id FROM jobs j
 
 -- name: wake_waiting
 -- Tasks that wait for a slot of these jobs ($1, locked by `lock_slots`) get one each, as far as the slots of their job, their
--- operator and their runtime go: first as many of bulk as its share of a limit is (a 21st part, at least one, and none of a
--- limit of one), then normal ones, then bulk. The organisation that has the fewest in flight is next, and of its jobs the one
--- that has, with its most urgent task.
+-- operator, their runtime and their organisation go: first as many of bulk as its share of a limit is (a 21st part, at least
+-- one, and none of a limit of one), then normal ones, then bulk. The organisation that has the fewest in flight is next, and of
+-- its jobs the one that has, with its most urgent task. An organisation that stores as much as it may gets none.
 WITH limits AS (
     SELECT l.kind, l.name, l.max_in_flight, l.max_in_flight - f.all_of_them AS free,
            CASE WHEN l.max_in_flight > 1 THEN greatest(l.max_in_flight / 21, 1) - f.bulk ELSE 0 END AS bulk_first
@@ -235,19 +240,32 @@ WITH limits AS (
            WHERE CASE l.kind WHEN 'operator' THEN j.operator ELSE j.runtime END = l.name AND j.shares_limit
              AND t.status IN ('Queued', 'Running') AND t.woken_at IS NOT NULL
              AND j.source ->> 'kind' IS DISTINCT FROM 'always_on') f
+), org_free AS (
+    SELECT o.org_id, s.name, s.runtimes, s.most - s.used AS free,
+           CASE WHEN s.most > 1 THEN greatest(s.most / 21, 1) - s.bulk ELSE 0 END AS bulk_first
+      FROM (SELECT DISTINCT org_id FROM jobs WHERE id = ANY ($1::uuid[])) o
+      CROSS JOIN LATERAL org_slots(o.org_id, false) s
+     UNION ALL
+    SELECT s.org_id, 'tasks', NULL, 0, 0 FROM org_storage s WHERE is_storage_full(s.org_id)
 ), full_jobs AS (
     SELECT j.id, j.runtime, j.operator, o.free AS operator_free, r.free AS runtime_free,
-           least(o.bulk_first, r.bulk_first) AS bulk_first,
-           f.in_flight, least(j.max_concurrency - f.in_flight, o.free, r.free) AS free
+           least(o.bulk_first, r.bulk_first) AS shared_bulk, g.bulk_first AS org_bulk, g.tasks_free, g.sandboxes_free,
+           g.functions_free, f.in_flight, least(j.max_concurrency - f.in_flight, o.free, r.free, g.free) AS free
       FROM jobs j
       CROSS JOIN LATERAL (
           SELECT count(*) AS in_flight FROM tasks t
            WHERE t.job_id = j.id AND t.status IN ('Queued', 'Running') AND t.woken_at IS NOT NULL) f
       LEFT JOIN limits o ON o.kind = 'operator' AND o.name = j.operator
       LEFT JOIN limits r ON r.kind = 'runtime' AND r.name = j.runtime
+      CROSS JOIN LATERAL (
+          SELECT min(s.free) AS free, min(s.bulk_first) AS bulk_first, min(s.free) FILTER (WHERE s.name = 'tasks') AS tasks_free,
+                 min(s.free) FILTER (WHERE s.name = 'sandboxes') AS sandboxes_free,
+                 min(s.free) FILTER (WHERE s.name = 'functions') AS functions_free
+            FROM org_free s WHERE s.org_id = j.org_id AND (s.runtimes IS NULL OR j.runtime = ANY (s.runtimes))) g
      WHERE j.id = ANY ($1::uuid[]) AND NOT (j.activation = 'source' AND held_by_pressure(j.id))
 ), candidates AS (
-    SELECT t.*, j.id AS job, j.runtime, j.operator, j.operator_free, j.runtime_free, j.bulk_first,
+    SELECT t.*, j.id AS job, j.runtime, j.operator, j.operator_free, j.runtime_free, j.shared_bulk, j.org_bulk, j.tasks_free,
+           j.sandboxes_free, j.functions_free,
            j.in_flight + row_number() OVER (PARTITION BY j.id, t.priority ORDER BY t.queued_at, t.id) AS turn_of_job
       FROM full_jobs j
       CROSS JOIN LATERAL (
@@ -259,7 +277,7 @@ WITH limits AS (
           (SELECT w.id, w.org_id, w.priority, w.queued_at FROM tasks w
             WHERE w.job_id = j.id AND w.status = 'Queued' AND w.woken_at IS NULL AND w.priority = 'bulk'
             ORDER BY w.queued_at, w.id
-            LIMIT greatest(least(j.bulk_first, j.free), 0))) t
+            LIMIT greatest(least(j.shared_bulk, j.org_bulk, j.free), 0))) t
 ), organisations AS (
     SELECT o.org_id, (SELECT count(*) FROM jobs j JOIN tasks t ON t.job_id = j.id
                        WHERE j.org_id = o.org_id AND j.max_concurrency IS NOT NULL
@@ -271,19 +289,29 @@ WITH limits AS (
       FROM candidates c JOIN organisations o ON o.org_id = c.org_id
 ), classes AS (
     SELECT t.*, CASE WHEN t.priority = 'normal' THEN 1
-                     WHEN row_number() OVER (PARTITION BY t.priority, t.operator, t.runtime
-                                             ORDER BY t.turn, t.queued_at, t.id) <= t.bulk_first THEN 0
+                     WHEN coalesce(t.shared_bulk, t.org_bulk) IS NOT NULL
+                      AND coalesce(row_number() OVER (PARTITION BY t.priority, t.operator, t.runtime
+                                                      ORDER BY t.turn, t.queued_at, t.id) <= t.shared_bulk, true)
+                      AND coalesce(row_number() OVER (PARTITION BY t.priority, t.org_id, t.org_bulk IS NULL
+                                                      ORDER BY t.turn, t.queued_at, t.id) <= t.org_bulk, true) THEN 0
                      ELSE 2 END AS class
       FROM turns t
 ), ranked AS (
     SELECT c.*, row_number() OVER (PARTITION BY c.operator ORDER BY c.class, c.turn, c.queued_at, c.id) AS of_operator,
            row_number() OVER (PARTITION BY c.runtime ORDER BY c.class, c.turn, c.queued_at, c.id) AS of_runtime,
+           row_number() OVER (PARTITION BY c.org_id ORDER BY c.class, c.turn, c.queued_at, c.id) AS of_org,
+           row_number() OVER (PARTITION BY c.org_id, c.sandboxes_free IS NULL ORDER BY c.class, c.turn, c.queued_at, c.id)
+               AS of_sandboxes,
+           row_number() OVER (PARTITION BY c.org_id, c.functions_free IS NULL ORDER BY c.class, c.turn, c.queued_at, c.id)
+               AS of_functions,
            row_number() OVER (PARTITION BY c.job ORDER BY c.class, c.turn_of_job) AS of_job
       FROM classes c
 ), turn AS (
     SELECT r.id, r.runtime
       FROM ranked r JOIN full_jobs j ON j.id = r.job
      WHERE r.of_operator <= coalesce(r.operator_free, 1000000) AND r.of_runtime <= coalesce(r.runtime_free, 1000000)
+       AND r.of_org <= coalesce(r.tasks_free, 1000000) AND r.of_sandboxes <= coalesce(r.sandboxes_free, 1000000)
+       AND r.of_functions <= coalesce(r.functions_free, 1000000)
        AND r.of_job <= coalesce(j.free, 1000000)
 ), woken AS (
     UPDATE tasks t SET woken_at = now() FROM turn
@@ -301,11 +329,7 @@ WITH given AS (
     SELECT * FROM unnest($1::text[], $2::text[], $3::int[]) AS g (kind, name, max_in_flight)
 ), gone AS (
     DELETE FROM in_flight_limits l WHERE NOT EXISTS (SELECT FROM given g WHERE g.kind = l.kind AND g.name = l.name)
-), kept AS (
-    INSERT INTO in_flight_limits (kind, name, max_in_flight) SELECT kind, name, max_in_flight FROM given ORDER BY kind, name
-    ON CONFLICT (kind, name) DO UPDATE SET max_in_flight = excluded.max_in_flight
-     WHERE in_flight_limits.max_in_flight <> excluded.max_in_flight
 )
-UPDATE jobs j SET shares_limit = NOT j.shares_limit
- WHERE j.shares_limit <> EXISTS (
-     SELECT FROM given g WHERE (g.kind = 'operator' AND g.name = j.operator) OR (g.kind = 'runtime' AND g.name = j.runtime));
+INSERT INTO in_flight_limits (kind, name, max_in_flight) SELECT kind, name, max_in_flight FROM given ORDER BY kind, name
+ON CONFLICT (kind, name) DO UPDATE SET max_in_flight = excluded.max_in_flight
+ WHERE in_flight_limits.max_in_flight <> excluded.max_in_flight;

@@ -22,6 +22,12 @@ SELECT jsonb_build_object(
                                      AND f.status IN ('Queued', 'Running') AND f.woken_at IS NOT NULL
                                      AND k.source ->> 'kind' IS DISTINCT FROM 'always_on') n
                              WHERE (l.kind = 'operator' AND l.name = j.operator) OR (l.kind = 'runtime' AND l.name = j.runtime)),
+           'org_limit', (SELECT string_agg(format('%s of the organisation''s limit of %s (%s)', s.used, s.most, s.name), ', '
+                                           ORDER BY s.most - s.used, s.name)
+                           FROM org_slots(t.org_id, false) s
+                          WHERE s.runtimes IS NULL OR j.runtime = ANY (s.runtimes)),
+           'stored', (SELECT s.bytes FROM org_storage s WHERE s.org_id = t.org_id AND is_storage_full(t.org_id)),
+           'most_stored', org_limit(t.org_id, 'object_bytes'),
            'in_flight', (SELECT count(*) FROM tasks f
                           WHERE f.job_id = j.id AND f.status IN ('Queued', 'Running') AND f.woken_at IS NOT NULL),
            'ahead', (SELECT count(*) FROM tasks w

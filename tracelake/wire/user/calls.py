@@ -41,6 +41,7 @@ from tracelake.wire.user.datasets import (
     ReplayRequest,
 )
 from tracelake.wire.user.diff import DiffAnswer, DiffQuery
+from tracelake.wire.user.fields import OWN_ORG
 from tracelake.wire.user.ledger import LedgerPage, LedgerQuery, VerifyPage, VerifyQuery
 from tracelake.wire.user.outbox import OutboxList, OutboxQuery, OutboxRetryAnswer, OutboxRetryRequest
 from tracelake.wire.user.tasks import (
@@ -88,6 +89,7 @@ CALLS: Mapping[str, Call] = {
             body=DeployRequest,
             takes_yaml=True,
             seconds=LARGE_DAG_SECONDS,
+            adds_files=True,
         ),
         Call(
             "activate",
@@ -286,6 +288,7 @@ CALLS: Mapping[str, Call] = {
             "Announce the upload of a zip of user code; the same content again is the same bundle",
             BundleAnswer,
             body=BundleRequest,
+            adds_files=True,
         ),
         Call(
             "upload_bundle",
@@ -296,6 +299,7 @@ CALLS: Mapping[str, Call] = {
             BundleAnswer,
             takes_bytes="application/octet-stream",
             most_bytes=MAX_BUNDLE_BODY,
+            adds_files=True,
         ),
         Call(
             "finalize_bundle",
@@ -348,7 +352,7 @@ PARTS: Mapping[str, tuple[re.Pattern[str], ...]] = {
     "delivery": (_UUID,),
     "user": (_UUID,),
     "role": (_NAME,),
-    "org": (_NAME,),
+    "org": (_NAME, re.compile(OWN_ORG)),
     "token": (_NAME,),
     "service_token": (_UUID,),
     "kind": (re.compile("job|webhook"),),

@@ -11,6 +11,7 @@ from msgspec import Meta
 from tracelake.domain.event import MAX_CURSOR
 from tracelake.wire.message import Message
 from tracelake.wire.user.fields import Edge, Text
+from tracelake.wire.user.limits import LimitUse
 
 
 class Version(Message, frozen=True):
@@ -233,6 +234,8 @@ class InFlightList(Message, frozen=True):
     """Reactive jobs of active versions of which tasks are queued or run."""
     jobs_idle: int = 0
     """The others."""
+    org_limits: list[LimitUse] = []
+    """Of the organisation, where it has any, for tasks and for what it stores."""
 
 
 class ProgressQuery(Message, frozen=True):

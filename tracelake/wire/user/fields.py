@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Final
 
 from msgspec import Meta
 
@@ -10,6 +10,8 @@ from tracelake.domain.ids import ID_PREFIX
 from tracelake.domain.ranges import MAX_END
 
 MAX_PAGE = 500
+OWN_ORG: Final = "-"
+"""In a path, the organisation of the caller."""
 
 
 Limit = Annotated[int, Meta(ge=1, le=MAX_PAGE)]

@@ -63,6 +63,7 @@ def status(home: Home = None, json: Json = False) -> None:
                 "rpc_pools": in_flight and msgspec.to_builtins(in_flight.rpc_pools),
                 "jobs_running": in_flight and in_flight.jobs_running,
                 "jobs_idle": in_flight and in_flight.jobs_idle,
+                "org_limits": in_flight and msgspec.to_builtins(in_flight.org_limits),
                 "paused_jobs": paused and len({(pause.dag, pause.job) for pause in paused.pauses}),
             }
         )
@@ -75,6 +76,7 @@ def status(home: Home = None, json: Json = False) -> None:
         _show_jobs(in_flight)
         _show_in_flight(in_flight)
         _show_rpc_pools(in_flight)
+        _show_org_limits(in_flight)
     sys.exit(0 if all(child.state == "ready" for child in children) else 1)
 
 
@@ -171,3 +173,13 @@ def _show_rpc_pools(found: InFlightList | None) -> None:
     ]
     heads = ("pool", "workers", "under way", "leased", "limit", "calls/s leased", "limit of calls/s")
     render.table(heads, rows, whole=("pool",))
+
+
+def _show_org_limits(found: InFlightList | None) -> None:
+    from tracelake.cli import render
+
+    if found is None or not found.org_limits:
+        return
+    printing.out.print("\nThe organisation's limits:", markup=False)
+    rows = [(item.limit, item.used, item.most, item.waiting) for item in found.org_limits]
+    render.table(("limit", "used", "most", "tasks that wait"), rows)

@@ -1,0 +1,1 @@
+"""Limits of organisations: set, shown, measured, and where they are checked."""

@@ -1,0 +1,34 @@
+"""What an organisation's use can be limited of: names, units, and what happens at each limit."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, Literal, get_args
+
+LimitName = Literal[
+    "tasks", "sandboxes", "functions", "object_bytes", "queries", "queries_waiting", "query_seconds", "sessions"
+]
+LIMIT_NAMES: Final[tuple[LimitName, ...]] = get_args(LimitName)
+QUERY_LIMITS: Final[tuple[LimitName, ...]] = ("queries", "queries_waiting", "query_seconds", "sessions")
+"""Those that the Query service checks."""
+MOST: Final = 2**62
+"""The largest number that a limit may be."""
+
+
+@dataclass(frozen=True)
+class Limit:
+    unit: str
+    about: str
+    """What counts, for documents and errors."""
+
+
+LIMITS: Final[dict[LimitName, Limit]] = {
+    "tasks": Limit("tasks", "tasks in flight: woken or running; always-on sources do not count"),
+    "sandboxes": Limit("tasks", "of those, tasks of untrusted runtimes, each of which has a sandbox to itself"),
+    "functions": Limit("tasks", "of those, tasks of `runtime: lambda`"),
+    "object_bytes": Limit("bytes", "bytes in the object store: files of datasets, bundles, batches"),
+    "queries": Limit("queries", "queries that run at once in one Query service"),
+    "queries_waiting": Limit("queries", "queries that wait in one Query service because `queries` run"),
+    "query_seconds": Limit("s", "seconds that its queries may run in a minute, added up, in one Query service"),
+    "sessions": Limit("sessions", "Spark sessions that one Query service keeps for its callers"),
+}
