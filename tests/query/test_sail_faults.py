@@ -209,6 +209,8 @@ async def test_a_query_keeps_its_files_when_they_are_replaced_and_deleted(system
     asked = asyncio.create_task(counted(system, SLOW))
     await computes(system, asked)
     assert before.cold is not None
+    files, staged = set(before.cold.files), system.server().files._staged
+    await until(lambda: files <= staged.keys(), "the engine has the files of the query")
     system.objects.delete(before.cold.files)
     again = system.query(COUNT)  # resolved before the change
     small = pa.table({"id": pa.array([1], pa.int64()), "text": ["x"]})
