@@ -19,7 +19,7 @@ from bench.product_worker import product_working
 from bench.report import report
 from bench.rig import Rig, rig
 from tracelake.operators.api.outcome import Outcome
-from tracelake.wire.task_messages import TaskPayload
+from tracelake.wire.task.lifecycle import TaskPayload
 
 SLOTS = 8
 TURNS = 5

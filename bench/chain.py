@@ -21,8 +21,8 @@ from bench.product_worker import product_working
 from bench.report import report
 from bench.rig import Rig, rig
 from tracelake.operators.api.outcome import Outcome
-from tracelake.wire.output_messages import EventBody
-from tracelake.wire.task_messages import Claimed, TaskPayload
+from tracelake.wire.task.lifecycle import Claimed, TaskPayload
+from tracelake.wire.task.outputs import EventBody
 
 WARM = 5
 DAG = """

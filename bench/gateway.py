@@ -38,7 +38,7 @@ from tracelake.lite.user_token import mint_user_token
 from tracelake.settings import IdentitySettings
 from tracelake.store.first_start import FIRST_ADMIN
 from tracelake.store.migrate import migrate
-from tracelake.wire.service_user import SERVICE_TOKEN
+from tracelake.wire.service.headers import SERVICE_TOKEN
 
 OK, REFUSED = 200, frozenset({401, 403})
 WARM_UP = 50

@@ -23,7 +23,7 @@ import uvloop
 from bench.query import FOLDER, milliseconds, service
 from bench.report import report
 from tracelake.adapters.objects_disk import DiskObjects
-from tracelake.wire.output_messages import PartitionFiles
+from tracelake.wire.task.outputs import PartitionFiles
 
 BLOCKS: Final = 10
 """Of each file."""

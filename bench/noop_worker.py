@@ -14,14 +14,14 @@ import msgspec
 from bench.rig import Rig
 from tests.support.service_tokens import as_gateway, as_service
 from tracelake.wire.client import completions
-from tracelake.wire.output_messages import (
+from tracelake.wire.task.lifecycle import ClaimBatchAnswer, Claimed, NotClaimed
+from tracelake.wire.task.outputs import (
     CompleteAnswer,
     CompleteBatchAnswer,
     CompleteBatchRequest,
     CompleteItem,
     CompleteRequest,
 )
-from tracelake.wire.task_messages import ClaimBatchAnswer, Claimed, NotClaimed
 
 QUEUE = "tasks-ecs_platform"
 ANSWER = msgspec.json.Decoder(Claimed | NotClaimed)

@@ -16,7 +16,7 @@ from tracelake.dispatcher.http import user_routes
 from tracelake.gateway.users import UserGate
 from tracelake.store.first_start import FIRST_ADMIN
 from tracelake.store.identity import User, find_user
-from tracelake.wire import service_gate
+from tracelake.wire.service import gate
 from tracelake.wiring import run_from_stdin
 
 _users: dict[str, User] = {}
@@ -25,7 +25,7 @@ _users: dict[str, User] = {}
 def main() -> None:
     for where, name, other in (
         (UserGate, "subject", _subject),
-        (service_gate, "_guard", _open),
+        (gate, "_guard", _open),
         (user_routes, "calling_user", _same_user),
     ):
         assert hasattr(where, name)
@@ -37,7 +37,7 @@ async def _subject(gate: UserGate, request: Request) -> str:  # noqa: ARG001 - i
     return FIRST_ADMIN
 
 
-def _open(endpoint: service_gate.Endpoint, *_: Any) -> Callable[[Request], Awaitable[Response]]:
+def _open(endpoint: gate.Endpoint, *_: Any) -> Callable[[Request], Awaitable[Response]]:
     return endpoint
 
 

@@ -18,8 +18,8 @@ from tracelake.operators.api.context import Resources
 from tracelake.operators.api.outcome import Outcome
 from tracelake.runtime.http_client import AsyncClient
 from tracelake.wire.client import DispatcherClient, TaskClient
-from tracelake.wire.output_messages import CompleteAnswer, CompleteRequest
-from tracelake.wire.task_messages import TaskPayload
+from tracelake.wire.task.lifecycle import TaskPayload
+from tracelake.wire.task.outputs import CompleteAnswer, CompleteRequest
 from tracelake.worker.run_task import Runner
 from tracelake.worker.wrapper import Wrapper
 

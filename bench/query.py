@@ -50,9 +50,8 @@ from tracelake.runtime.metrics import Metrics
 from tracelake.settings import DataSettings, Settings, TlsSettings, load_settings
 from tracelake.spark.owner import SparkOwner
 from tracelake.wire.client import DispatcherClient
-from tracelake.wire.comparison_messages import ComparisonTaken
-from tracelake.wire.output_messages import PartitionFiles
-from tracelake.wire.query_messages import (
+from tracelake.wire.internal.comparisons import ComparisonTaken
+from tracelake.wire.internal.queries import (
     AuditAnswer,
     AuditRow,
     ColdFilesAnswer,
@@ -60,7 +59,8 @@ from tracelake.wire.query_messages import (
     RelationsAnswer,
     RelationsRequest,
 )
-from tracelake.wire.service_user import ServiceUser
+from tracelake.wire.service.headers import ServiceUser
+from tracelake.wire.task.outputs import PartitionFiles
 
 ROWS: Final = 100_000
 FILES: Final = 2

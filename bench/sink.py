@@ -40,9 +40,9 @@ from tracelake.spark.configuration import SparkOptions
 from tracelake.spark.java import find_java
 from tracelake.spark.session import start_session, stop_session, warm
 from tracelake.store.migrate import migrate
-from tracelake.wire.buffer_messages import BufferPublishRequest
 from tracelake.wire.client import DispatcherClient, TaskClient
-from tracelake.wire.task_messages import Claimed
+from tracelake.wire.task.buffers import BufferPublishRequest
+from tracelake.wire.task.lifecycle import Claimed
 
 TURNS: Final = 3
 BATCH_BYTES: Final = 16 * 1024 * 1024

@@ -20,8 +20,8 @@ from tracelake.lite.postgres import Cluster
 from tracelake.settings import ANY_NAME, Settings, group_of, is_mapping, leaves
 from tracelake.store.describe import describe
 from tracelake.store.migrate import migrate
-from tracelake.wire.service_calls import DISPATCHER, SERVICE_CALLS, SERVICES, ServiceCall
-from tracelake.wire.user.calls import CALLS
+from tracelake.wire.calls.user_calls import CALLS
+from tracelake.wire.service.calls import DISPATCHER, SERVICE_CALLS, SERVICES, ServiceCall
 
 REFERENCE = Path(__file__).parent.parent / "docs" / "reference"
 GENERATED = "<!-- Generated from the code by `make docs`; a test compares. -->"

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from tracelake.adapters.secrets_manager import SecretsManager
     from tracelake.ports import CredentialMinter, Invoker, ObjectStore, Queue, Signer
     from tracelake.wire.client import DispatcherClient, TaskClient
-    from tracelake.wire.identity_messages import SessionCredentials
+    from tracelake.wire.internal.identity import SessionCredentials
     from tracelake.worker.run_udf import RunsFunctions
 
 FOLDERS: Final = {"runner": "udf"}

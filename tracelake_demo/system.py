@@ -22,7 +22,7 @@ from tracelake.errors import SetupError
 from tracelake.lite.home import Home
 from tracelake.runtime.tls import client_context
 from tracelake.settings.root import PREFIX
-from tracelake.wire.query_messages import ARROW
+from tracelake.wire.internal.queries import ARROW
 
 Say = Callable[[str], None]
 Command = Callable[[Sequence[str]], None]

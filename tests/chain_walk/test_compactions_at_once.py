@@ -20,8 +20,8 @@ from tracelake.data.hot.tables import HotTable, ensure
 from tracelake.data.hot.writer import rewrite
 from tracelake.errors import Conflict
 from tracelake.operators.helpers.chain_tables import KEYS
-from tracelake.wire.output_messages import CompleteRequest
-from tracelake.wire.task_messages import Claimed
+from tracelake.wire.task.lifecycle import Claimed
+from tracelake.wire.task.outputs import CompleteRequest
 from tracelake.worker.run_task import Finished
 from tracelake.worker.task_api import WorkerTaskApi
 from tracelake_devchain.expected_rows import truth_table

@@ -16,8 +16,8 @@ from tracelake.errors import Unavailable
 from tracelake.query.answer import QueryAnswerer
 from tracelake.query.encode import rows_of
 from tracelake.query.sail.connect import ConnectSession
+from tracelake.wire.internal.queries import QueryRequest
 from tracelake.wire.json_values import plain
-from tracelake.wire.query_messages import QueryRequest
 
 pytestmark = pytest.mark.anyio
 PUBLISHED = """

@@ -19,8 +19,8 @@ from tracelake.dispatcher.buffers.settle import settle_buffers
 from tracelake.dispatcher.control import Control
 from tracelake.domain.storage_locations import buffer_folder
 from tracelake.lite.home import Home, held
-from tracelake.wire.buffer_messages import BufferPublishRequest, CommittedBatch, DeadBatch, SettleRequest
-from tracelake.wire.output_messages import PublishedBody, StorageRef
+from tracelake.wire.task.buffers import BufferPublishRequest, CommittedBatch, DeadBatch, SettleRequest
+from tracelake.wire.task.outputs import PublishedBody, StorageRef
 
 pytestmark = pytest.mark.usefixtures("known_operators")
 

@@ -32,8 +32,8 @@ from tracelake.lite.certificates import ensure_certificates
 from tracelake.lite.child import ChildStatus
 from tracelake.lite.home import Home
 from tracelake.lite.local_run.run import LocalResult
-from tracelake.wire.query_messages import ARROW, QueryAnswer
-from tracelake.wire.user.calls import CALLS
+from tracelake.wire.calls.user_calls import CALLS
+from tracelake.wire.internal.queries import ARROW, QueryAnswer
 
 EVIL = "seen\x1b]0;title\x07\x1b[2J\x9b31m\u202eback\u200b\u2066\x7f\x85[red]:bomb:"
 PROGRESS = re.compile(r"\x1b\[(\?25[lh]|2K|1A|[0-9;]*m)|\r")

@@ -17,10 +17,10 @@ from tracelake.domain.object_names import Folder
 from tracelake.domain.session_policy import session_policy
 from tracelake.errors import InvalidRequest
 from tracelake.sink.drain import BufferMessage
-from tracelake.wire.buffer_messages import BufferPublishRequest
 from tracelake.wire.message import Message, decode
-from tracelake.wire.output_messages import CompleteRequest, EventBody, EventsRequest
-from tracelake.wire.task_messages import Claimed, ClaimRequest, HeartbeatRequest, Invocation, NotClaimed, Wakeup
+from tracelake.wire.task.buffers import BufferPublishRequest
+from tracelake.wire.task.lifecycle import Claimed, ClaimRequest, HeartbeatRequest, Invocation, NotClaimed, Wakeup
+from tracelake.wire.task.outputs import CompleteRequest, EventBody, EventsRequest
 
 FENCE = {"task_id": ID, "attempt": 1, "lease_token": ID}
 CURSOR = {"dataset_uuid": ID, "dataset_version": ID, "cursor": 12345}

@@ -17,8 +17,8 @@ from tracelake.dispatcher.maintenance.cancel_retired import cancel_retired_tasks
 from tracelake.domain.dag.model import JobOutput
 from tracelake.domain.ids import JobName
 from tracelake.errors import Conflict, LeaseLost, NotFound
-from tracelake.wire.output_messages import CompleteRequest
-from tracelake.wire.task_messages import Claimed, ClaimRequest
+from tracelake.wire.task.lifecycle import Claimed, ClaimRequest
+from tracelake.wire.task.outputs import CompleteRequest
 
 pytestmark = pytest.mark.anyio
 

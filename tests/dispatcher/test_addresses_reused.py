@@ -23,7 +23,7 @@ from tracelake.data.files.addresses import joined, summary_of
 from tracelake.dispatcher.control import Control
 from tracelake.dispatcher.versions.gaps import list_gaps
 from tracelake.errors import InvalidRequest
-from tracelake.wire.task_messages import Claimed
+from tracelake.wire.task.lifecycle import Claimed
 from tracelake.wire.user.backfills import GapsQuery
 
 pytestmark = pytest.mark.anyio
@@ -145,8 +145,8 @@ async def test_no_address_of_a_summary_is_missed_and_few_others_seem_to_be_there
     whole = joined([summary_of(values[::2]), summary_of(values[1::2]), summary_of(values[:3])])
     for summary in (summary_of(values), whole):
         assert await held(control.pool, summary, values) == count
-        strangers = await held(control.pool, summary, [n.to_bytes(20) for n in range(10**6, 10**6 + 400)])
-        assert strangers <= (200 if count == 5_000 else 40)
+        unlisted = await held(control.pool, summary, [n.to_bytes(20) for n in range(10**6, 10**6 + 400)])
+        assert unlisted <= (200 if count == 5_000 else 40)
 
 
 async def held(pool: asyncpg.Pool, summary: bytes | None, values: Sequence[bytes]) -> int:

@@ -18,8 +18,8 @@ from tracelake.dispatcher.alerts.edit import delete_alert, update_alert
 from tracelake.dispatcher.alerts.for_delivery import alert_targets
 from tracelake.dispatcher.control import Control
 from tracelake.errors import InvalidDag
-from tracelake.wire.alert_messages import AlertChange, TargetRequest, TargetsRequest
-from tracelake.wire.task_messages import TaskPayload
+from tracelake.wire.task.lifecycle import TaskPayload
+from tracelake.wire.user.alerts import AlertChange, TargetRequest, TargetsRequest
 
 pytestmark = pytest.mark.anyio
 

@@ -32,7 +32,7 @@ from tracelake.dispatcher.http.openapi import document
 from tracelake.dispatcher.http.task_routes import task_api
 from tracelake.lite.certificates import ensure_certificates
 from tracelake.settings import TlsSettings, load_settings
-from tracelake.wire.service_calls import SERVICE_CALLS, SERVICES
+from tracelake.wire.service.calls import SERVICE_CALLS, SERVICES
 
 CHECKS = [status_code_conformance, response_schema_conformance]
 WHO = ("good", "good", "good", "bad", "none")

@@ -12,7 +12,7 @@ from tests.support.postgres import blocked_by, held
 from tracelake.dispatcher.control import Control
 from tracelake.dispatcher.outbox.drain import give_slots
 from tracelake.dispatcher.tasks.renew_lease import Beat
-from tracelake.wire.task_messages import (
+from tracelake.wire.task.lifecycle import (
     Claimed,
     ClaimRequest,
     HeartbeatAnswer,

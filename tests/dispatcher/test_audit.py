@@ -16,7 +16,7 @@ from tests.support.systems.gateway import DAG, System, system
 from tracelake.dispatcher.audit.link import LinkAudit, PruneAuditEntries
 from tracelake.dispatcher.audit.record import CallEntry, recorded
 from tracelake.dispatcher.datasets.store_audit import store_audit
-from tracelake.wire.query_messages import AuditRequest, AuditRow
+from tracelake.wire.internal.queries import AuditRequest, AuditRow
 
 pytestmark = pytest.mark.anyio
 

@@ -8,8 +8,8 @@ from tests.support.dispatcher.job_chain import a_task, claimed, completion, depl
 from tests.support.dispatcher.staged_files import staged
 from tracelake.dispatcher.control import Control
 from tracelake.errors import Conflict, LeaseLost
-from tracelake.wire.markers import ColumnEntry
-from tracelake.wire.output_messages import CompleteAnswer
+from tracelake.wire.task.markers import ColumnEntry
+from tracelake.wire.task.outputs import CompleteAnswer
 
 pytestmark = pytest.mark.anyio
 

@@ -16,8 +16,8 @@ from tracelake.dispatcher.maintenance.delete_orphan_files import DeleteOrphanFil
 from tracelake.dispatcher.maintenance.delete_replaced_files import DeleteReplacedFiles
 from tracelake.domain.object_names import Folder
 from tracelake.errors import SnapshotTooOld
-from tracelake.wire.output_messages import FilesAnswer, FilesRequest
-from tracelake.wire.task_messages import Claimed
+from tracelake.wire.task.lifecycle import Claimed
+from tracelake.wire.task.outputs import FilesAnswer, FilesRequest
 
 pytestmark = pytest.mark.anyio
 

@@ -33,8 +33,8 @@ from tracelake.dispatcher.runtimes.call_functions import SILENT, CallFunctions
 from tracelake.errors import ServiceUnavailable
 from tracelake.ports import Invoked, Places
 from tracelake.store.queries import queries
-from tracelake.wire.output_messages import CompleteRequest
-from tracelake.wire.task_messages import Invocation
+from tracelake.wire.task.lifecycle import Invocation
+from tracelake.wire.task.outputs import CompleteRequest
 
 pytestmark = pytest.mark.anyio
 

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from tracelake.dispatcher.tasks.grant import _folders, _read
 from tracelake.domain.grants import refuse_duplicates
-from tracelake.store.jobs import JobOutput
-from tracelake.wire.task_messages import InputRef
+from tracelake.store.jobs import StoredOutput
+from tracelake.wire.task.lifecycle import InputRef
 
 TASK, ORG = UUID(int=7), UUID(int=8)
 
@@ -65,9 +65,9 @@ def test_no_two_inputs_share_a_name(published: list[str], unpublished: list[str]
 
 def test_an_attempt_writes_into_folders_that_carry_its_number() -> None:
     outputs = (
-        JobOutput(0, UUID(int=1), UUID(int=2), "s3://trace/datasets/d/v/", "parquet"),
-        JobOutput(1, UUID(int=3), UUID(int=4), "postgres_table:dataset_3", "buffered"),
-        JobOutput(2, UUID(int=5), UUID(int=6), "postgres_table:dataset_5", "postgres"),
+        StoredOutput(0, UUID(int=1), UUID(int=2), "s3://trace/datasets/d/v/", "parquet"),
+        StoredOutput(1, UUID(int=3), UUID(int=4), "postgres_table:dataset_3", "buffered"),
+        StoredOutput(2, UUID(int=5), UUID(int=6), "postgres_table:dataset_5", "postgres"),
     )
     job: Any = SimpleNamespace(outputs=outputs, org_id=ORG)
     assert [str(folder) for folder in _folders("trace-scratch", job, TASK, 2)] == [

@@ -16,7 +16,7 @@ from tracelake.dispatcher.control import Control
 from tracelake.dispatcher.flow.apply_pressure import ApplyPressure
 from tracelake.dispatcher.why.explain import explain_task
 from tracelake.settings import FlowSettings
-from tracelake.wire.output_messages import EventBody
+from tracelake.wire.task.outputs import EventBody
 from tracelake.wire.user.sources import FireRequest
 
 pytestmark = pytest.mark.anyio

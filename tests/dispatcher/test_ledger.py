@@ -13,7 +13,7 @@ from tracelake.dispatcher.control import Control
 from tracelake.dispatcher.datasets.list_ledger import list_ledger
 from tracelake.query.verify.chain import check_chain
 from tracelake.store.identity import User
-from tracelake.wire.buffer_messages import CommittedBatch, SettleRequest
+from tracelake.wire.task.buffers import CommittedBatch, SettleRequest
 from tracelake.wire.user.ledger import LedgerQuery
 
 pytestmark = pytest.mark.anyio

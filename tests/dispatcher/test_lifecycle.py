@@ -34,9 +34,9 @@ from tracelake.dispatcher.replicas import host_of, take_over
 from tracelake.dispatcher.tasks.claim import claim_again
 from tracelake.dispatcher.tasks.renew_lease import Beat
 from tracelake.errors import Conflict, Forbidden, InvalidRequest, LeaseLost
-from tracelake.wire.markers import ColumnEntry
-from tracelake.wire.output_messages import CompleteRequest, EventsRequest, InvalidationBody
-from tracelake.wire.task_messages import Claimed, ClaimRequest, HeartbeatRequest, NotClaimed
+from tracelake.wire.task.lifecycle import Claimed, ClaimRequest, HeartbeatRequest, NotClaimed
+from tracelake.wire.task.markers import ColumnEntry
+from tracelake.wire.task.outputs import CompleteRequest, EventsRequest, InvalidationBody
 
 pytestmark = pytest.mark.anyio
 

@@ -26,9 +26,9 @@ from tracelake.lite.certificates import ensure_certificates
 from tracelake.settings import TlsSettings, load_settings
 from tracelake.wire.client import LARGE_BYTES, TaskClient
 from tracelake.wire.message import MAX_BODY_BYTES
-from tracelake.wire.output_messages import MAX_COMPLETION_BYTES
-from tracelake.wire.service_user import SERVICE_TOKEN
-from tracelake.wire.task_messages import MAX_CLAIMS, Claimed
+from tracelake.wire.service.headers import SERVICE_TOKEN
+from tracelake.wire.task.lifecycle import MAX_CLAIMS, Claimed
+from tracelake.wire.task.outputs import MAX_COMPLETION_BYTES
 
 pytestmark = pytest.mark.anyio
 

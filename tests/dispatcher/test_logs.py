@@ -15,7 +15,7 @@ from tracelake.dispatcher.maintenance.prune import PruneLogs
 from tracelake.dispatcher.tasks.read_logs import read_logs
 from tracelake.dispatcher.tasks.store_logs import LINE, ROOM, store_logs
 from tracelake.errors import LeaseLost, NotFound
-from tracelake.wire.task_messages import Claimed, LogLine, LogsRequest
+from tracelake.wire.task.lifecycle import Claimed, LogLine, LogsRequest
 from tracelake.wire.user.tasks import LogsQuery
 
 pytestmark = pytest.mark.anyio

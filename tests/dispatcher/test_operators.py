@@ -27,8 +27,8 @@ from tracelake.errors import InvalidRequest
 from tracelake.operators import noop, range_aggregator, range_splitter
 from tracelake.operators.api.outcome import Outcome, State
 from tracelake.operators.registry import IN_PROCESS, InProcess
-from tracelake.wire.output_messages import EventBody, InvalidationBody
-from tracelake.wire.task_messages import InputRef, JobRef, OutputRef, ScopeRef, TaskPayload
+from tracelake.wire.task.lifecycle import InputRef, JobRef, OutputRef, ScopeRef, TaskPayload
+from tracelake.wire.task.outputs import EventBody, InvalidationBody
 
 GENERATION = uuid4()
 OUTPUTS = [

@@ -32,10 +32,10 @@ from tracelake.dispatcher.datasets.resolve_relations import task_relations
 from tracelake.dispatcher.maintenance.delete_orphan_files import DeleteOrphanFiles
 from tracelake.domain.object_names import Folder, ObjectName
 from tracelake.errors import Conflict, Forbidden, Incompatible, InvalidRequest, LeaseLost
-from tracelake.wire.markers import ColumnEntry, marker_in
-from tracelake.wire.output_messages import FilesRequest, OutputBody
-from tracelake.wire.query_messages import RelationsRequest
-from tracelake.wire.task_messages import Claimed
+from tracelake.wire.internal.queries import RelationsRequest
+from tracelake.wire.task.lifecycle import Claimed
+from tracelake.wire.task.markers import ColumnEntry, marker_in
+from tracelake.wire.task.outputs import FilesRequest, OutputBody
 
 pytestmark = pytest.mark.anyio
 

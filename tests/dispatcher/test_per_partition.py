@@ -16,7 +16,7 @@ from tracelake.dispatcher.dags.deploy import Deployed
 from tracelake.dispatcher.flow.apply_pressure import ApplyPressure
 from tracelake.settings import FlowSettings
 from tracelake.store.queries import queries
-from tracelake.wire.output_messages import EventBody
+from tracelake.wire.task.outputs import EventBody
 
 pytestmark = pytest.mark.anyio
 

@@ -16,7 +16,7 @@ from tracelake.dispatcher.runtimes.call_functions import put_back
 from tracelake.dispatcher.tasks.show import show_task
 from tracelake.dispatcher.why.explain import explain_task
 from tracelake.domain.task import Backoff, retry_delay
-from tracelake.wire.task_messages import Claimed, ClaimRequest
+from tracelake.wire.task.lifecycle import Claimed, ClaimRequest
 
 pytestmark = pytest.mark.anyio
 

@@ -20,7 +20,7 @@ from tracelake.dispatcher.sources.keep_running import KeepSourcesRunning
 from tracelake.dispatcher.why.explain import explain_dataset
 from tracelake.settings import FlowSettings
 from tracelake.store.identity import User
-from tracelake.wire.output_messages import EventBody
+from tracelake.wire.task.outputs import EventBody
 
 pytestmark = pytest.mark.anyio
 

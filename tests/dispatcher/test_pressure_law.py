@@ -15,7 +15,7 @@ from tests.support.verbs import trigger
 from tracelake.dispatcher.control import Control
 from tracelake.dispatcher.flow.apply_pressure import ApplyPressure
 from tracelake.settings import FlowSettings
-from tracelake.wire.output_messages import EventBody
+from tracelake.wire.task.outputs import EventBody
 
 pytestmark = pytest.mark.anyio
 

@@ -22,7 +22,7 @@ from tracelake.dispatcher.control import Control
 from tracelake.dispatcher.maintenance.reconcile import Reconciler, Repairs
 from tracelake.settings import LoopSettings
 from tracelake.store.queries import queries
-from tracelake.wire.output_messages import InvalidationBody
+from tracelake.wire.task.outputs import InvalidationBody
 
 pytestmark = pytest.mark.anyio
 

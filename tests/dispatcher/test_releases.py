@@ -30,7 +30,7 @@ from tracelake.dispatcher.datasets.resolve_relations import user_relations
 from tracelake.dispatcher.maintenance.remove_left_generations import RemoveLeftGenerations
 from tracelake.dispatcher.versions.gaps import list_gaps
 from tracelake.errors import Conflict, InvalidDag, InvalidRequest, LeaseLost, NotFound
-from tracelake.wire.query_messages import Relation, RelationRequest, RelationsRequest
+from tracelake.wire.internal.queries import Relation, RelationRequest, RelationsRequest
 from tracelake.wire.user.backfills import GapsQuery
 
 pytestmark = pytest.mark.anyio

@@ -16,7 +16,7 @@ from tests.support.verbs import trigger
 from tracelake.dispatcher.control import Control
 from tracelake.dispatcher.releases.run_releases import RunReleases
 from tracelake.dispatcher.versions.gaps import list_gaps
-from tracelake.wire.task_messages import Claimed
+from tracelake.wire.task.lifecycle import Claimed
 from tracelake.wire.user.backfills import GapsQuery
 
 pytestmark = pytest.mark.anyio

@@ -18,7 +18,7 @@ from tracelake.dispatcher.flow.lease_rpc_shares import lease_rpc_shares
 from tracelake.dispatcher.flow.list_in_flight import list_in_flight
 from tracelake.dispatcher.read_gauges import Gauges
 from tracelake.errors import Conflict, InvalidRequest
-from tracelake.wire.rpc_share_messages import PoolUse, RpcSharesAnswer, RpcSharesRequest
+from tracelake.wire.internal.rpc_shares import PoolUse, RpcSharesAnswer, RpcSharesRequest
 
 pytestmark = pytest.mark.anyio
 

@@ -11,7 +11,7 @@ from tests.support.dispatcher.job_chain import Chain, a_task, claimed, deploy_ch
 from tracelake.dispatcher.control import Control
 from tracelake.dispatcher.tasks.fetch import fetch_task
 from tracelake.settings import RUNTIMES, RuntimeSettings
-from tracelake.wire.task_messages import Claimed, NotClaimed
+from tracelake.wire.task.lifecycle import Claimed, NotClaimed
 
 pytestmark = pytest.mark.anyio
 

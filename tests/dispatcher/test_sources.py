@@ -33,11 +33,11 @@ from tracelake.dispatcher.sources.keep_running import DRAIN_LIMIT, KeepSourcesRu
 from tracelake.dispatcher.sources.stop_all import drain_sources, release_sources
 from tracelake.errors import InvalidRequest, LeaseLost, NotFound
 from tracelake.store.identity import User
-from tracelake.wire.output_messages import (
+from tracelake.wire.task.lifecycle import Claimed
+from tracelake.wire.task.outputs import (
     EventBody,
     InvalidationBody,
 )
-from tracelake.wire.task_messages import Claimed
 
 pytestmark = pytest.mark.anyio
 

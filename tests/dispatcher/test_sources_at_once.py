@@ -24,7 +24,7 @@ from tests.support.verbs import activate_dag, deploy_dag
 from tracelake.dispatcher.control import Control
 from tracelake.dispatcher.sources.keep_running import BATCH, KeepSourcesRunning
 from tracelake.store.queries import queries
-from tracelake.wire.task_messages import Claimed, ClaimRequest
+from tracelake.wire.task.lifecycle import Claimed, ClaimRequest
 
 pytestmark = pytest.mark.anyio
 

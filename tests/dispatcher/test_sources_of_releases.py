@@ -14,8 +14,8 @@ from tests.support.dispatcher.sources import emit, end, must_stop
 from tests.support.dispatcher.sources import settle as settle_sources
 from tests.support.operators import registered
 from tracelake.dispatcher.control import Control
-from tracelake.wire.output_messages import EventBody, InvalidationBody
-from tracelake.wire.task_messages import Claimed, ClaimRequest
+from tracelake.wire.task.lifecycle import Claimed, ClaimRequest
+from tracelake.wire.task.outputs import EventBody, InvalidationBody
 
 pytestmark = pytest.mark.anyio
 

@@ -7,8 +7,8 @@ import pytest
 from tests.support.dispatcher.job_chain import Chain, a_task, claimed, completion, deploy_chain, drained, tasks_of
 from tracelake.dispatcher.control import Control
 from tracelake.dispatcher.why.explain import explain_task
-from tracelake.wire.output_messages import InvalidationBody
-from tracelake.wire.task_messages import Claimed, ClaimRequest, NotClaimed
+from tracelake.wire.task.lifecycle import Claimed, ClaimRequest, NotClaimed
+from tracelake.wire.task.outputs import InvalidationBody
 
 pytestmark = pytest.mark.anyio
 

@@ -20,7 +20,7 @@ from tracelake.dispatcher.why.explain import explain_task
 from tracelake.domain.ledger import content_hash
 from tracelake.settings import RUNTIMES, LoopSettings
 from tracelake.store.queries import queries
-from tracelake.wire.task_messages import Claimed
+from tracelake.wire.task.lifecycle import Claimed
 from tracelake.wire.user.backfills import GapsQuery
 
 pytestmark = pytest.mark.anyio

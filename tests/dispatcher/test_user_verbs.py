@@ -19,7 +19,7 @@ from tracelake.dispatcher.tasks.show import show_task
 from tracelake.dispatcher.why.explain import explain
 from tracelake.errors import Conflict, InvalidRequest, NotFound
 from tracelake.store.identity import Role, User
-from tracelake.wire.task_messages import Claimed
+from tracelake.wire.task.lifecycle import Claimed
 from tracelake.wire.user.outbox import OutboxQuery
 from tracelake.wire.user.tasks import TasksQuery
 from tracelake.wire.user.why import Explanation, WhyQuery

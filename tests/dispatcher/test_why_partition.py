@@ -201,6 +201,6 @@ async def test_an_event_of_another_organisation_explains_nothing(answerer: Query
 
 
 def event_body(fields: dict[str, object]) -> object:
-    from tracelake.wire.output_messages import EventBody
+    from tracelake.wire.task.outputs import EventBody
 
     return EventBody(**fields)  # type: ignore[arg-type]

@@ -88,11 +88,11 @@ def test_settings_that_cause_no_new_generation_do_not_count() -> None:
 
 
 def test_listed_addresses_do_not_count_but_that_there_is_a_list_does() -> None:
-    one, other = (
+    first, second = (
         replace(DECODE, config={**DECODE.config, "addresses": addresses})
         for addresses in (["0x" + "aa" * 20], ["0x" + "aa" * 20, "0x" + "bb" * 20])
     )
-    assert hashed(one) == hashed(other) not in {None, hashed(DECODE)}
+    assert hashed(first) == hashed(second) not in {None, hashed(DECODE)}
     query = "SELECT number FROM blocks WHERE address {} (X'aa')"
     listed = {hashed(replace(JOB, config={"query": query.format(word)})) for word in ("IN", "NOT IN", "=")}
     assert len(listed) == 3

@@ -26,10 +26,10 @@ from tracelake.dispatcher.control import Control
 from tracelake.dispatcher.events import trigger as trigger_verb
 from tracelake.errors import NoConnection
 from tracelake.runtime.coalesce import Coalesced
-from tracelake.store.jobs import Job, JobCache
+from tracelake.store.jobs import JobCache, StoredJob
 from tracelake.store.pool import BoundedPool
 from tracelake.store.queries import Connection
-from tracelake.wire.output_messages import CompleteRequest
+from tracelake.wire.task.outputs import CompleteRequest
 
 pytestmark = pytest.mark.anyio
 CALLERS = 20
@@ -79,7 +79,7 @@ async def test_code_that_acquires_a_second_connection_is_found(
     chain = await deploy_chain(control)
     original = trigger_verb._manual_source
 
-    async def takes_another(connection: Connection, jobs: JobCache, *more: Any) -> Job:
+    async def takes_another(connection: Connection, jobs: JobCache, *more: Any) -> StoredJob:
         await jobs.get(chain.jobs["first"])
         return await original(connection, jobs, *more)
 
@@ -95,8 +95,8 @@ async def test_code_that_waits_for_another_task_which_acquires_a_second_connecti
     chain = await deploy_chain(control)
     original = trigger_verb._manual_source
 
-    async def waits_for_another(connection: Connection, jobs: JobCache, *more: Any) -> Job:
-        async def answered(calls: Sequence[UUID]) -> list[Job]:
+    async def waits_for_another(connection: Connection, jobs: JobCache, *more: Any) -> StoredJob:
+        async def answered(calls: Sequence[UUID]) -> list[StoredJob]:
             return [await jobs.get(job) for job in calls]
 
         if how == "gather":
@@ -108,7 +108,7 @@ async def test_code_that_waits_for_another_task_which_acquires_a_second_connecti
             await batches(answered)(chain.jobs["first"])
         return await original(connection, jobs, *more)
 
-    def batches(run: Callable[[Sequence[UUID]], Awaitable[list[Job]]]) -> Coalesced[UUID, Job]:
+    def batches(run: Callable[[Sequence[UUID]], Awaitable[list[StoredJob]]]) -> Coalesced[UUID, StoredJob]:
         return contextvars.Context().run(lambda: Coalesced(run, key=lambda job: job, verb="test"))
 
     monkeypatch.setattr(trigger_verb, "_manual_source", waits_for_another)
@@ -123,11 +123,11 @@ async def test_a_task_may_acquire_a_connection_once_that_of_its_starter_is_relea
     chain, released = await deploy_chain(control), asyncio.Event()
     original, started = trigger_verb._manual_source, []
 
-    async def later(jobs: JobCache) -> Job:
+    async def later(jobs: JobCache) -> StoredJob:
         await released.wait()
         return await jobs.get(chain.jobs["first"])
 
-    async def starts_another(connection: Connection, jobs: JobCache, *more: Any) -> Job:
+    async def starts_another(connection: Connection, jobs: JobCache, *more: Any) -> StoredJob:
         started.append(asyncio.create_task(later(jobs)))
         return await original(connection, jobs, *more)
 

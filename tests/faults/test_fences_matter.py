@@ -37,9 +37,9 @@ from tracelake.dispatcher.tasks.renew_lease import Beat
 from tracelake.dispatcher.tasks.store_logs import store_logs
 from tracelake.store import queries as queries_module
 from tracelake.store.migrate import Database
-from tracelake.wire.output_messages import EventsRequest, FilesRequest
-from tracelake.wire.query_messages import RelationsRequest
-from tracelake.wire.task_messages import Claimed, ClaimRequest, HeartbeatRequest
+from tracelake.wire.internal.queries import RelationsRequest
+from tracelake.wire.task.lifecycle import Claimed, ClaimRequest, HeartbeatRequest
+from tracelake.wire.task.outputs import EventsRequest, FilesRequest
 
 Scenario = Callable[[Control], Awaitable[None]]
 Fence = tuple[str, str, str]

@@ -41,8 +41,8 @@ from tracelake.runtime.listeners import Listener, listener_app, open_listeners
 from tracelake.spark.failures import spark_failures
 from tracelake.store.migrate import Database
 from tracelake.wire.client import DispatcherClient
-from tracelake.wire.query_messages import AuditRow
-from tracelake.wire.task_messages import TaskPayload
+from tracelake.wire.internal.queries import AuditRow
+from tracelake.wire.task.lifecycle import TaskPayload
 from tracelake.worker.run_task import run_pure
 
 if TYPE_CHECKING:

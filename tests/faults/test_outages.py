@@ -23,7 +23,7 @@ from tracelake.errors import Unavailable
 from tracelake.operators.api.outcome import Outcome
 from tracelake.ports import Outgoing
 from tracelake.store.db import OUTAGES
-from tracelake.wire.task_messages import TaskPayload
+from tracelake.wire.task.lifecycle import TaskPayload
 from tracelake.worker.run_task import run_pure
 
 pytestmark = pytest.mark.anyio

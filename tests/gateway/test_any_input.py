@@ -22,8 +22,8 @@ from tracelake.gateway.process import public_api
 from tracelake.lite.certificates import ensure_certificates
 from tracelake.runtime.listeners import Listener, open_listeners
 from tracelake.settings import TlsSettings
+from tracelake.wire.calls.user_calls import CALLS
 from tracelake.wire.client import DispatcherClient
-from tracelake.wire.user.calls import CALLS
 
 KNOWN = {
     "org": "acme",

@@ -13,8 +13,8 @@ import pytest
 
 from tests.support.service_tokens import as_service, proven_user
 from tests.support.systems.whole_api import WholeApi, whole_api
-from tracelake.wire.call import ROLES
-from tracelake.wire.user.calls import CALLS, Call
+from tracelake.wire.calls.call import ROLES
+from tracelake.wire.calls.user_calls import CALLS, Call
 
 pytestmark = pytest.mark.anyio
 

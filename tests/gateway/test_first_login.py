@@ -26,7 +26,7 @@ from tracelake.gateway.first_logins import FirstLogins, matching_claims
 from tracelake.gateway.process import public_api
 from tracelake.settings import IdentitySettings, LoginRule
 from tracelake.wire.client import DispatcherClient
-from tracelake.wire.identity_messages import UserLoginAnswer, UserLoginRequest
+from tracelake.wire.internal.identity import UserLoginAnswer, UserLoginRequest
 
 pytestmark = pytest.mark.anyio
 

@@ -24,8 +24,8 @@ from tracelake.runtime.listeners import json_response
 from tracelake.runtime.metrics import Metrics
 from tracelake.runtime.request_middleware import REQUEST_ID, RequestMiddleware
 from tracelake.settings import IdentitySettings
+from tracelake.wire.calls.user_calls import USER
 from tracelake.wire.client import DispatcherClient
-from tracelake.wire.user.calls import USER
 
 pytestmark = pytest.mark.anyio
 SUBJECT = "acme|Ærøskøbing"

@@ -25,7 +25,7 @@ from tracelake.domain.seal import Seal, new_key, read_keys
 from tracelake.domain.sources.signatures import HookScheme
 from tracelake.errors import SecretsUnavailable
 from tracelake.settings import RUNTIMES, RuntimeSettings
-from tracelake.wire.task_messages import Claimed, NotClaimed
+from tracelake.wire.task.lifecycle import Claimed, NotClaimed
 from tracelake.worker.run_task import secrets_of_job
 
 pytestmark = pytest.mark.anyio

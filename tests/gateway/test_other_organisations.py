@@ -20,7 +20,7 @@ import pytest
 from tests.support.systems.gateway import System
 from tests.support.systems.org_objects import DAG, Objects, make_objects
 from tests.support.systems.whole_api import WholeApi, whole_api
-from tracelake.wire.user.calls import CALLS, Call
+from tracelake.wire.calls.user_calls import CALLS, Call
 
 pytestmark = pytest.mark.anyio
 

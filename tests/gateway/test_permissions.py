@@ -12,7 +12,7 @@ import pytest
 
 from tests.support.dispatcher.job_chain import drained
 from tests.support.systems.gateway import DAG, System, system
-from tracelake.wire.user.calls import CALLS, ROLES, Call
+from tracelake.wire.calls.user_calls import CALLS, ROLES, Call
 
 pytestmark = pytest.mark.anyio
 

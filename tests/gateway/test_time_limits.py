@@ -9,8 +9,8 @@ import httpx
 import pytest
 
 from tests.support.systems.gateway import DAG, System, system
-from tracelake.wire.call import LARGE_DAG_SECONDS
-from tracelake.wire.user.calls import CALLS
+from tracelake.wire.calls.call import LARGE_DAG_SECONDS
+from tracelake.wire.calls.user_calls import CALLS
 
 pytestmark = pytest.mark.anyio
 

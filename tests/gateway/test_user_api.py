@@ -29,9 +29,9 @@ from tracelake.gateway.process import public_api
 from tracelake.lite.certificates import ensure_certificates
 from tracelake.runtime.listeners import Listener, open_listeners
 from tracelake.settings import IdentitySettings, TlsSettings
+from tracelake.wire.calls.user_calls import CALLS, USER
 from tracelake.wire.client import DispatcherClient
-from tracelake.wire.service_user import SERVICE_TOKEN
-from tracelake.wire.user.calls import CALLS, USER
+from tracelake.wire.service.headers import SERVICE_TOKEN
 
 pytestmark = pytest.mark.anyio
 

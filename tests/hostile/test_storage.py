@@ -43,9 +43,9 @@ from tracelake.gateway.process import public_api
 from tracelake.lite.certificates import ensure_certificates
 from tracelake.settings import IdentitySettings, TlsSettings, load_settings
 from tracelake.wire.client import DispatcherClient
-from tracelake.wire.markers import FileEntry, Marker, attempt_folder, encode_marker, marker_in
-from tracelake.wire.output_messages import OutputBody, StorageRef
-from tracelake.wire.task_messages import Claimed
+from tracelake.wire.task.lifecycle import Claimed
+from tracelake.wire.task.markers import FileEntry, Marker, attempt_folder, encode_marker, marker_in
+from tracelake.wire.task.outputs import OutputBody, StorageRef
 from tracelake.worker import run_udf
 
 FOO = Folder.parse("s3://lake/a/foo/")

@@ -20,7 +20,7 @@ from tracelake.dispatcher.control import Control
 from tracelake.dispatcher.versions.gaps import list_gaps
 from tracelake.domain.object_names import Folder
 from tracelake.errors import Conflict, LeaseLost
-from tracelake.wire.task_messages import Claimed
+from tracelake.wire.task.lifecycle import Claimed
 from tracelake.wire.user.backfills import GapsQuery
 
 VARIANTS = variants("works", "grain: {job: ask}")

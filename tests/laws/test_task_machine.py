@@ -25,8 +25,8 @@ from tracelake.dispatcher.tasks.renew_lease import Beat
 from tracelake.domain.task import TRANSITIONS, TaskState
 from tracelake.errors import Conflict, LeaseLost
 from tracelake.store.queries import queries
-from tracelake.wire.output_messages import CompleteRequest
-from tracelake.wire.task_messages import Claimed, ClaimRequest, HeartbeatRequest, NotClaimed
+from tracelake.wire.task.lifecycle import Claimed, ClaimRequest, HeartbeatRequest, NotClaimed
+from tracelake.wire.task.outputs import CompleteRequest
 
 T = TypeVar("T")
 MAX_ATTEMPTS = 3

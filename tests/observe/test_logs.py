@@ -24,8 +24,8 @@ from tracelake.operators.api.outcome import Outcome
 from tracelake.runtime.coalesce import Coalesced
 from tracelake.runtime.logs import configure_logging, current_log_fields, log_fields, set_log_fields
 from tracelake.settings import LogSettings
-from tracelake.wire.output_messages import CompleteRequest
-from tracelake.wire.task_messages import TaskPayload
+from tracelake.wire.task.lifecycle import TaskPayload
+from tracelake.wire.task.outputs import CompleteRequest
 from tracelake.worker.run_task import run_pure
 
 pytestmark = pytest.mark.anyio

@@ -32,7 +32,7 @@ from tracelake.runtime.process import PROCESSES
 from tracelake.runtime.request_middleware import RequestMiddleware, Routes
 from tracelake.settings import IdentitySettings, MetricsSettings
 from tracelake.store.queries import queries
-from tracelake.wire.service_gate import DispatcherGate, guarded
+from tracelake.wire.service.gate import DispatcherGate, guarded
 
 pytestmark = pytest.mark.anyio
 DOC = Path(__file__).parent.parent.parent / "docs" / "reference" / "metrics.md"

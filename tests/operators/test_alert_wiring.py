@@ -16,7 +16,7 @@ from tracelake.domain.dag.parse import parse_dag
 from tracelake.errors import InvalidDag, Problem
 from tracelake.operators.registry import specs
 from tracelake.settings import RUNTIMES
-from tracelake.wire.alert_messages import Severity
+from tracelake.wire.user.alerts import Severity
 
 PAGE = (Path(__file__).parents[2] / "docs" / "how-to" / "raise_alerts.md").read_text(encoding="utf-8")
 DAG = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)[0].replace("BUNDLE_SHA256", "0" * 64)

@@ -24,7 +24,7 @@ from tracelake.domain.object_names import Folder
 from tracelake.domain.ranges import Range
 from tracelake.errors import WorkFailed
 from tracelake.operators.api.context import TaskContext
-from tracelake.wire.markers import decode_marker, marker_in
+from tracelake.wire.task.markers import decode_marker, marker_in
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("numbers")]
 

@@ -18,7 +18,7 @@ from tracelake.errors import Incompatible, InvalidRequest, NotFound
 from tracelake.query.checked_query import ColdFiles, Relation
 from tracelake.query.diff.run import comparison_of
 from tracelake.query.diff.sides import sides_of
-from tracelake.wire.markers import ColumnEntry
+from tracelake.wire.task.markers import ColumnEntry
 from tracelake.wire.user.datasets import DatasetCommit, DatasetDetail, GenerationRow
 from tracelake.wire.user.diff import DiffQuery
 

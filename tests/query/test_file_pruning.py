@@ -27,7 +27,7 @@ from tracelake.domain.sql.numbers import needed_numbers
 from tracelake.query.checked_query import ColdFiles, FileFacts, Relation
 from tracelake.query.prune_files import narrowed
 from tracelake.spark.plan_check import select
-from tracelake.wire.markers import ColumnEntry
+from tracelake.wire.task.markers import ColumnEntry
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -16,7 +16,7 @@ from tracelake.errors import Busy
 from tracelake.query.engine_seconds import EngineSeconds
 from tracelake.query.org_limits import OrgTurns
 from tracelake.query.sessions import Sessions
-from tracelake.wire.query_messages import QueryLimits
+from tracelake.wire.internal.queries import QueryLimits
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

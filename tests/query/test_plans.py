@@ -22,7 +22,7 @@ from tracelake.query.plans import planned
 from tracelake.query.sessions import MOST_PLANS, Prepared
 from tracelake.query.views import Store, views_of
 from tracelake.spark.plan_check import select
-from tracelake.wire.markers import ColumnEntry
+from tracelake.wire.task.markers import ColumnEntry
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

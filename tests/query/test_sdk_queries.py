@@ -23,7 +23,7 @@ from tracelake.settings import Settings
 from tracelake.udf.object_stores import Stores
 from tracelake.udf.process import running
 from tracelake.udf.unpack import unpack
-from tracelake.wire.task_messages import Claimed, UdfRef
+from tracelake.wire.task.lifecycle import Claimed, UdfRef
 from tracelake.wiring import session_objects
 
 pytestmark = pytest.mark.anyio

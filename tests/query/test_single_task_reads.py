@@ -17,7 +17,7 @@ from tracelake.query.checked_query import ONE_GO_BYTES, ONE_GO_FILES, ONE_GO_ROW
 from tracelake.query.sessions import Prepared
 from tracelake.query.views import Store, views_of
 from tracelake.spark.plan_check import checked_frame
-from tracelake.wire.markers import ColumnEntry
+from tracelake.wire.task.markers import ColumnEntry
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -11,7 +11,7 @@ from tests.support.service_tokens import TOKENS, as_gateway
 from tests.support.systems.query import QuerySystem
 from tests.support.verbs import cancel_task
 from tracelake.domain.object_names import Folder
-from tracelake.wire.output_messages import CompleteRequest
+from tracelake.wire.task.outputs import CompleteRequest
 
 pytestmark = pytest.mark.anyio
 COUNT = "SELECT count(*) AS n FROM feed"

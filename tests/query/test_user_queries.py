@@ -18,7 +18,7 @@ from tracelake.errors import SetupError
 from tracelake.query.sail import pool as pool_module
 from tracelake.sandbox.bubblewrap import Isolation
 from tracelake.settings import QuerySettings
-from tracelake.wire.query_messages import ARROW
+from tracelake.wire.internal.queries import ARROW
 
 pytestmark = pytest.mark.anyio
 ADMIN = "test|acme"

@@ -23,7 +23,7 @@ from tracelake.domain.crash_points import POINTS
 from tracelake.sandbox.process import process_tree, runs
 from tracelake.settings.telemetry import FaultSettings
 from tracelake.store.identity import find_user
-from tracelake.wire.alert_messages import AlertRequest
+from tracelake.wire.user.alerts import AlertRequest
 
 pytestmark = pytest.mark.anyio
 

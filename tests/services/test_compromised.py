@@ -13,9 +13,9 @@ from tests.support.service_tokens import TOKENS, as_service, proven_user, store_
 from tests.support.systems.services import PLATFORM_ADMIN, Services, claim_body, services_of
 from tests.support.verbs import trigger
 from tracelake.domain.service_tokens import LISTENERS, derive_token, hash_token, prove_user
-from tracelake.wire.service_calls import SERVICE_CALLS, SERVICES
-from tracelake.wire.service_user import PROOF, SERVICE_TOKEN
-from tracelake.wire.user.calls import CALLS, USER
+from tracelake.wire.calls.user_calls import CALLS, USER
+from tracelake.wire.service.calls import SERVICE_CALLS, SERVICES
+from tracelake.wire.service.headers import PROOF, SERVICE_TOKEN
 
 pytestmark = pytest.mark.anyio
 

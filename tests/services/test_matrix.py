@@ -20,11 +20,11 @@ from tracelake.domain.service_tokens import derive_token
 from tracelake.lite.user_token import mint_user_token
 from tracelake.settings import IdentitySettings, UdfSettings
 from tracelake.udf.process import runner_api
+from tracelake.wire.calls.user_calls import USER
 from tracelake.wire.client import DispatcherClient
 from tracelake.wire.message import CAPABILITY_HEADER
-from tracelake.wire.service_calls import SERVICE_CALLS, SERVICES, ServiceCall
-from tracelake.wire.service_user import SERVICE_TOKEN
-from tracelake.wire.user.calls import USER
+from tracelake.wire.service.calls import SERVICE_CALLS, SERVICES, ServiceCall
+from tracelake.wire.service.headers import SERVICE_TOKEN
 
 pytestmark = pytest.mark.anyio
 

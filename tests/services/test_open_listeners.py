@@ -30,11 +30,11 @@ from tracelake.gateway.process import public_api
 from tracelake.lite.home import public_pem
 from tracelake.lite.user_token import mint_user_token
 from tracelake.settings import IdentitySettings
+from tracelake.wire.calls.user_calls import CALLS
 from tracelake.wire.client import DispatcherClient
 from tracelake.wire.message import CAPABILITY_HEADER
-from tracelake.wire.service_user import SERVICE_TOKEN
-from tracelake.wire.task_messages import Claimed
-from tracelake.wire.user.calls import CALLS
+from tracelake.wire.service.headers import SERVICE_TOKEN
+from tracelake.wire.task.lifecycle import Claimed
 
 pytestmark = pytest.mark.anyio
 

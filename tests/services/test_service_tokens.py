@@ -28,10 +28,10 @@ from tracelake.domain.service_tokens import derive_token, hash_token, prove_user
 from tracelake.errors import SettingsError
 from tracelake.settings import IdentitySettings, load_settings
 from tracelake.store.first_start import LocalToken, ensure_first_rows
-from tracelake.wire import service_token as module
-from tracelake.wire.service_token import ServiceToken
-from tracelake.wire.service_user import SERVICE_TOKEN, ServiceUser
-from tracelake.wire.task_messages import Claimed, NotClaimed
+from tracelake.wire.service import token as module
+from tracelake.wire.service.headers import SERVICE_TOKEN, ServiceUser
+from tracelake.wire.service.token import ServiceToken
+from tracelake.wire.task.lifecycle import Claimed, NotClaimed
 
 pytestmark = pytest.mark.anyio
 

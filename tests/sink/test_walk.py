@@ -7,7 +7,7 @@ import pytest
 from tests.support.systems.sink import SinkSystem, alert
 from tracelake.dispatcher.datasets.resolve_relations import user_relations
 from tracelake.store.identity import User
-from tracelake.wire.query_messages import RelationRequest, RelationsRequest
+from tracelake.wire.internal.queries import RelationRequest, RelationsRequest
 
 pytestmark = pytest.mark.anyio
 

@@ -21,7 +21,7 @@ from tracelake.dispatcher.maintenance.delete_orphan_files import DeleteOrphanFil
 from tracelake.dispatcher.maintenance.republish_batches import RepublishBatches
 from tracelake.domain.object_names import Folder
 from tracelake.errors import Conflict, Forbidden, LeaseLost, NotFound
-from tracelake.wire.buffer_messages import CommittedBatch, DeadBatch, SettleRequest
+from tracelake.wire.task.buffers import CommittedBatch, DeadBatch, SettleRequest
 from tracelake.wire.user.datasets import DeadBatchQuery
 
 pytestmark = pytest.mark.anyio

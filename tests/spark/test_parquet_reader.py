@@ -15,7 +15,7 @@ from tracelake.data.files.parquet_writer import OutputFolder, Written, write_fra
 from tracelake.domain.object_names import Folder
 from tracelake.lite.seaweedfs import SeaweedFS
 from tracelake.ports import ObjectStore
-from tracelake.wire.markers import hash_of_schema
+from tracelake.wire.task.markers import hash_of_schema
 from tracelake.wiring import s3_objects
 
 if TYPE_CHECKING:

@@ -26,7 +26,7 @@ from tracelake.dispatcher.credentials.mint import session_name
 from tracelake.errors import LeaseLost
 from tracelake.lite.certificates import ensure_certificates
 from tracelake.settings import CredentialSettings, ObjectSettings, TlsSettings, load_settings
-from tracelake.wire.identity_messages import CredentialsRequest, MountedStorage
+from tracelake.wire.internal.identity import CredentialsRequest, MountedStorage
 from tracelake.wiring import make_minter
 
 pytestmark = pytest.mark.anyio

@@ -13,7 +13,7 @@ from sqlglot import exp
 from tracelake.domain.task import TRANSITIONS, TaskState
 from tracelake.store.migrate import MIGRATIONS
 from tracelake.store.queries import FOLDER, queries
-from tracelake.wire.output_messages import CompleteRequest
+from tracelake.wire.task.outputs import CompleteRequest
 
 FILES = sorted(path.stem for path in FOLDER.glob("*.sql"))
 ALLOWED = {(before, after) for before, to in TRANSITIONS.items() for after in to}

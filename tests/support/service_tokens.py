@@ -12,9 +12,9 @@ import httpx
 
 from tracelake.domain.service_tokens import Listener, prove_user, token_hashes
 from tracelake.store.first_start import LocalToken
-from tracelake.wire.service_calls import CLAIMING, SERVICE_CALLS, SERVICES
-from tracelake.wire.service_user import PROOF, SERVICE_TOKEN, ServiceUser
-from tracelake.wire.user.calls import USER
+from tracelake.wire.calls.user_calls import USER
+from tracelake.wire.service.calls import CLAIMING, SERVICE_CALLS, SERVICES
+from tracelake.wire.service.headers import PROOF, SERVICE_TOKEN, ServiceUser
 
 TOKENS: Final[Mapping[str, str]] = {service: f"a token of the {service}" for service in SERVICES}
 RUNTIMES: Final = ("dispatcher", "ecs_platform", "ecs_udf", "lambda", "parked", "elsewhere")

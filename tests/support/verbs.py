@@ -18,9 +18,9 @@ from tracelake.dispatcher.sources import fire_schedules as firing
 from tracelake.dispatcher.tasks import cancel, retry
 from tracelake.domain.event import read_partition
 from tracelake.store.identity import User
-from tracelake.wire.buffer_messages import BufferPublishAnswer, BufferPublishRequest
-from tracelake.wire.output_messages import EventsAnswer, EventsRequest
-from tracelake.wire.source_messages import FiredAnswer
+from tracelake.wire.internal.sources import FiredAnswer
+from tracelake.wire.task.buffers import BufferPublishAnswer, BufferPublishRequest
+from tracelake.wire.task.outputs import EventsAnswer, EventsRequest
 from tracelake.wire.user.bundles import BundleAnswer, BundleRequest
 from tracelake.wire.user.dags import PauseAnswer
 from tracelake.wire.user.datasets import ReplayAnswer

@@ -27,7 +27,7 @@ from tracelake.lite.seaweedfs import SeaweedFS
 from tracelake.settings import TokenSettings
 from tracelake.store.clock import DatabaseClock
 from tracelake.store.signing_keys import published
-from tracelake.wire.task_messages import FireRef, UdfRef
+from tracelake.wire.task.lifecycle import FireRef, UdfRef
 from tracelake.wire.user.sources import FireRequest
 from tracelake.wiring import s3_objects
 

@@ -14,7 +14,7 @@ from tests.support.waiting import until
 from tracelake.settings import UdfSettings
 from tracelake.udf.forward_output import Lines
 from tracelake.wire.client import TaskClient
-from tracelake.wire.task_messages import Invocation, JobRef, LogsAnswer, LogsRequest
+from tracelake.wire.task.lifecycle import Invocation, JobRef, LogsAnswer, LogsRequest
 
 pytestmark = pytest.mark.anyio
 

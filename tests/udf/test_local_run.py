@@ -21,7 +21,7 @@ from tracelake.lite.local_run.rows import Snapshot
 from tracelake.lite.local_run.run import LocalResult, LocalTask, _invocation, run_locally
 from tracelake.udf.pack import pack
 from tracelake.udf.sandbox_listener import SandboxListener
-from tracelake.wire.task_messages import HeartbeatAnswer, HeartbeatRequest
+from tracelake.wire.task.lifecycle import HeartbeatAnswer, HeartbeatRequest
 
 QUERIES = """
 from trace_udf import udf

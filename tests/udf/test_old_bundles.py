@@ -24,7 +24,7 @@ from tracelake.errors import ObjectsUnavailable
 from tracelake.ports import ObjectStore, StoredObject
 from tracelake.udf.fetch_bundle import Bundles, delete_old_bundles
 from tracelake.udf.unpack import unpack
-from tracelake.wire.task_messages import UdfRef
+from tracelake.wire.task.lifecycle import UdfRef
 
 pytestmark = pytest.mark.anyio
 

@@ -25,8 +25,8 @@ from tracelake.dispatcher.sources.stop_all import release_sources
 from tracelake.operators.api.context import Resources, TaskApi
 from tracelake.operators.api.outcome import Outcome
 from tracelake.store.identity import User
-from tracelake.wire.output_messages import CompleteRequest, EventBody
-from tracelake.wire.task_messages import Claimed, TaskPayload
+from tracelake.wire.task.lifecycle import Claimed, TaskPayload
+from tracelake.wire.task.outputs import CompleteRequest, EventBody
 from tracelake.worker.run_task import Finished, Runner
 from tracelake.worker.wrapper import Wrapper
 

@@ -15,7 +15,7 @@ from tests.support.systems.walk import Walk, walking
 from tests.support.verbs import trigger
 from tests.support.waiting import until
 from tracelake.errors import Unavailable
-from tracelake.wire.task_messages import Claimed
+from tracelake.wire.task.lifecycle import Claimed
 
 pytestmark = pytest.mark.anyio
 

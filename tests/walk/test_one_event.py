@@ -22,7 +22,7 @@ from tests.support.systems.walk import Walk, walking, working
 from tests.support.verbs import trigger
 from tests.support.waiting import SECONDS
 from tracelake.operators.api.outcome import Outcome
-from tracelake.wire.task_messages import TaskPayload
+from tracelake.wire.task.lifecycle import TaskPayload
 from tracelake.worker.run_task import run_pure
 
 pytestmark = pytest.mark.anyio

@@ -17,7 +17,7 @@ from tests.support.systems.walk import Walk, walking
 from tests.support.verbs import trigger
 from tests.support.waiting import SECONDS
 from tracelake.wire.message import CAPABILITY_HEADER
-from tracelake.wire.task_messages import Claimed
+from tracelake.wire.task.lifecycle import Claimed
 from tracelake.wire.user.datasets import DatasetDetail, PublishedRange
 
 if TYPE_CHECKING:

@@ -13,9 +13,9 @@ from tests.support.dispatcher.staged_files import COLUMNS, Partition, staged
 from tests.support.systems.walk import walking, working
 from tests.support.verbs import trigger
 from tracelake.operators.api.context import Resources, TaskApi
-from tracelake.wire.markers import ColumnEntry
-from tracelake.wire.output_messages import CompleteRequest
-from tracelake.wire.task_messages import Claimed
+from tracelake.wire.task.lifecycle import Claimed
+from tracelake.wire.task.markers import ColumnEntry
+from tracelake.wire.task.outputs import CompleteRequest
 from tracelake.worker.run_task import Finished, Runner
 
 pytestmark = pytest.mark.anyio

@@ -30,7 +30,7 @@ from tracelake.operators.api.outcome import Outcome
 from tracelake.ports import Delivery, Queue
 from tracelake.runtime.http_client import AsyncClient, close_when_canceled
 from tracelake.wire.message import CAPABILITY_HEADER
-from tracelake.wire.task_messages import Claimed, TaskPayload
+from tracelake.wire.task.lifecycle import Claimed, TaskPayload
 from tracelake.worker.run_task import Finished, Runner
 
 pytestmark = pytest.mark.anyio

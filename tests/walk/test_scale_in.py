@@ -14,7 +14,7 @@ from tests.support.systems.walk import Walk, walking, working
 from tests.support.verbs import trigger
 from tests.support.waiting import until
 from tracelake.operators.api.outcome import Outcome
-from tracelake.wire.task_messages import TaskPayload
+from tracelake.wire.task.lifecycle import TaskPayload
 
 pytestmark = pytest.mark.anyio
 

@@ -23,9 +23,9 @@ from tests.support.systems.walk import Walk, walking
 from tests.support.verbs import trigger
 from tests.support.waiting import SECONDS
 from tracelake.domain.storage_locations import buffer_folder
-from tracelake.wire.buffer_messages import BufferPublishRequest
-from tracelake.wire.output_messages import CompleteRequest, EventBody
-from tracelake.wire.task_messages import Claimed, FetchAnswer, TaskPayload
+from tracelake.wire.task.buffers import BufferPublishRequest
+from tracelake.wire.task.lifecycle import Claimed, FetchAnswer, TaskPayload
+from tracelake.wire.task.outputs import CompleteRequest, EventBody
 
 pytestmark = pytest.mark.anyio
 

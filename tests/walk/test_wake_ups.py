@@ -22,7 +22,7 @@ from tests.support.waiting import SECONDS, until
 from tracelake.operators.api.outcome import Outcome
 from tracelake.ports import Delivery, Queue
 from tracelake.runtime import receive_messages
-from tracelake.wire.task_messages import TaskPayload
+from tracelake.wire.task.lifecycle import TaskPayload
 from tracelake.worker.run_task import run_pure
 
 pytestmark = pytest.mark.anyio

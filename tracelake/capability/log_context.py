@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tracelake.capability.claims import decode
 from tracelake.capability.jws import parse_token
-from tracelake.wire.task_messages import Claimed
+from tracelake.wire.task.lifecycle import Claimed
 
 
 def task_fields(claimed: Claimed) -> dict[str, str | int]:

@@ -33,10 +33,10 @@ from tracelake.errors import (
 )
 from tracelake.runtime.tls import client_context
 from tracelake.settings import Settings
-from tracelake.wire.call import Call
+from tracelake.wire.calls.call import Call
+from tracelake.wire.calls.user_calls import CALLS
+from tracelake.wire.internal.queries import ARROW
 from tracelake.wire.message import Message
-from tracelake.wire.query_messages import ARROW
-from tracelake.wire.user.calls import CALLS
 
 A = TypeVar("A", bound=Message)
 SECONDS = 60.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from tracelake.domain.ranges import Range, inclusive, not_replaced
-from tracelake.wire.output_messages import PartitionFiles
+from tracelake.wire.task.outputs import PartitionFiles
 
 
 def current_partitions(

@@ -18,13 +18,13 @@ from tracelake.runtime.listeners import json_response, listener_app
 from tracelake.runtime.metrics import OPENMETRICS_TEXT, Metrics
 from tracelake.store.db import OUTAGES, answers, unavailable
 from tracelake.store.queries import queries
-from tracelake.wire.alert_messages import DeliveryList, DeliveryQuery, DeliveryRetried, DeliveryRow
+from tracelake.wire.calls.read_call import read_body, read_query, require_role
+from tracelake.wire.calls.user_calls import CALLS, USER, Call, named
 from tracelake.wire.client import DispatcherClient
-from tracelake.wire.identity_messages import UserAnswer
-from tracelake.wire.read_call import read_body, read_query, require_role
+from tracelake.wire.internal.identity import UserAnswer
 from tracelake.wire.record_call import AtDispatcher, recorded_in
-from tracelake.wire.service_gate import DispatcherGate, guarded, named_user
-from tracelake.wire.user.calls import CALLS, USER, Call, named
+from tracelake.wire.service.gate import DispatcherGate, guarded, named_user
+from tracelake.wire.user.alerts import DeliveryList, DeliveryQuery, DeliveryRetried, DeliveryRow
 
 Verb = Callable[[asyncpg.Pool, UUID, Mapping[str, str], Any], Awaitable[Any]]
 """Called with the pool, the organisation of the user, the parts of the path and the query."""

@@ -32,7 +32,7 @@ from tracelake.runtime.metrics import Metrics
 from tracelake.runtime.retry import BACKOFF, retry_with_backoff
 from tracelake.settings import DeliverySettings
 from tracelake.store.db import OUTAGES
-from tracelake.wire.alert_messages import Target
+from tracelake.wire.user.alerts import Target
 
 log = structlog.get_logger()
 

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from uuid import UUID
 
 from tracelake.delivery.work_items import WorkItem
-from tracelake.wire.alert_messages import Target, TargetRequest
 from tracelake.wire.client import DispatcherClient
+from tracelake.wire.user.alerts import Target, TargetRequest
 
 MOST_KEPT = 10_000
 

@@ -12,7 +12,7 @@ from typing import Any, Final
 from tracelake.domain.subjects import why_no_email
 from tracelake.errors import Unauthenticated
 from tracelake.settings import LoginRule
-from tracelake.wire.identity_messages import LoginClaim, UserLoginAnswer, UserLoginRequest
+from tracelake.wire.internal.identity import LoginClaim, UserLoginAnswer, UserLoginRequest
 
 REMEMBERED_SECONDS: Final = 3.0
 MOST_REMEMBERED: Final = 10_000

@@ -21,10 +21,10 @@ from tracelake.runtime.logs import current_log_fields
 from tracelake.runtime.read_body import bounded, read_bounded
 from tracelake.runtime.request_middleware import REQUEST_ID
 from tracelake.runtime.tracing import trace_headers
+from tracelake.wire.calls.user_calls import USER, Call, named
+from tracelake.wire.internal.queries import ARROW
 from tracelake.wire.message import MAX_BODY_BYTES
-from tracelake.wire.query_messages import ARROW
-from tracelake.wire.service_user import CLIENT, ServiceUser
-from tracelake.wire.user.calls import USER, Call, named
+from tracelake.wire.service.headers import CLIENT, ServiceUser
 
 PASSED_THROUGH = frozenset({200, 400, 403, 404, 409, 422, 429, 503, 504})
 """Statuses of a service that the user gets; any other is a fault between the Gateway and the service."""

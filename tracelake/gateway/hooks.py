@@ -20,7 +20,7 @@ from tracelake.runtime.coalesce import Coalesced
 from tracelake.runtime.listeners import json_response
 from tracelake.runtime.read_body import read_bounded
 from tracelake.wire.client import DispatcherClient
-from tracelake.wire.source_messages import MAX_HOOKS, HookAnswer, HookItem, HookOutcome
+from tracelake.wire.internal.sources import MAX_HOOKS, HookAnswer, HookItem, HookOutcome
 
 NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,127}")
 NOT_ACCEPTED: Final = "the call was not accepted"

@@ -6,11 +6,11 @@ from typing import Any
 
 from fastapi import FastAPI
 
-from tracelake.wire.identity_messages import UserAnswer
+from tracelake.wire.calls.user_calls import CALLS
+from tracelake.wire.internal.identity import UserAnswer
+from tracelake.wire.internal.queries import ARROW, QueryAnswer, QueryRequest
+from tracelake.wire.internal.sources import HookAnswer
 from tracelake.wire.openapi import REFUSALS, answers, as_json, schemas
-from tracelake.wire.query_messages import ARROW, QueryAnswer, QueryRequest
-from tracelake.wire.source_messages import HookAnswer
-from tracelake.wire.user.calls import CALLS
 
 
 class DescribedListener(FastAPI):

@@ -19,12 +19,12 @@ from tracelake.gateway.users import UserGate, unknown_user
 from tracelake.runtime.listeners import HANDLERS, Listener, health_routes, json_response, open_listeners
 from tracelake.runtime.process import Process, wait_for_service
 from tracelake.settings import IdentitySettings, LoginRule, Settings, TlsSettings
+from tracelake.wire.calls.user_calls import CALLS
 from tracelake.wire.client import DispatcherClient, dispatcher_client, service_client
-from tracelake.wire.identity_messages import UserAnswer
+from tracelake.wire.internal.identity import UserAnswer
 from tracelake.wire.openapi import answers, operation
-from tracelake.wire.service_token import ServiceToken
-from tracelake.wire.service_user import ServiceUser
-from tracelake.wire.user.calls import CALLS
+from tracelake.wire.service.headers import ServiceUser
+from tracelake.wire.service.token import ServiceToken
 
 BESIDE_SECONDS: Final = 60.0
 NO_RULES: Final[Mapping[str, LoginRule]] = {}

@@ -54,7 +54,7 @@ from tracelake.runtime.tls import TlsFiles
 from tracelake.settings import SANDBOXES, EndpointSettings, Settings, TlsSettings
 from tracelake.store.first_start import FIRST_ADMIN, LocalToken
 from tracelake.wire.client import dispatcher_client
-from tracelake.wire.service_calls import SERVICES
+from tracelake.wire.service.calls import SERVICES
 from tracelake.wiring import make_objects, s3_objects, with_secrets
 
 Document = dict[str, Any]

@@ -20,7 +20,7 @@ from tracelake.operators.api.context import TaskContext
 from tracelake.operators.api.outcome import OperatorConfig, Outcome
 from tracelake.operators.api.runtimes import ON_WORKERS
 from tracelake.runtime.crash_points import crash_point
-from tracelake.wire.task_messages import AlertRef
+from tracelake.wire.task.lifecycle import AlertRef
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row

@@ -7,7 +7,7 @@ from tracelake.domain.dag.model import FIRED, Storage
 from tracelake.domain.event import LabelScope, RangeScope
 from tracelake.operators.api.outcome import OperatorConfig, Outcome, State, events_for, invalidations_for, scope_of
 from tracelake.operators.api.runtimes import IN_DISPATCHER, ON_WORKERS
-from tracelake.wire.task_messages import TaskPayload
+from tracelake.wire.task.lifecycle import TaskPayload
 
 
 class Config(OperatorConfig):

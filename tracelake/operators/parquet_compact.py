@@ -40,7 +40,7 @@ from tracelake.operators.helpers.chain_tables import (
 )
 from tracelake.ports import ObjectStore
 from tracelake.runtime.crash_points import crash_point
-from tracelake.wire.output_messages import FilesAnswer
+from tracelake.wire.task.outputs import FilesAnswer
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -21,7 +21,7 @@ from tracelake.operators.api.outcome import OperatorConfig, Outcome, in_full
 from tracelake.operators.api.outputs import Output
 from tracelake.operators.api.runtimes import ON_WORKERS
 from tracelake.operators.helpers.declared_lineage import check_lineage, declared_lineage
-from tracelake.wire.task_messages import FireRef
+from tracelake.wire.task.lifecycle import FireRef
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

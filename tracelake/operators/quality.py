@@ -45,7 +45,7 @@ from tracelake.operators.helpers.quality_columns import (
     row_text,
     sample_rows,
 )
-from tracelake.wire.markers import NUMBER
+from tracelake.wire.task.markers import NUMBER
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -30,7 +30,7 @@ from tracelake.operators.api.outcome import (
     scope_of,
 )
 from tracelake.operators.api.runtimes import IN_DISPATCHER
-from tracelake.wire.task_messages import TaskPayload
+from tracelake.wire.task.lifecycle import TaskPayload
 
 HINT = "a larger size, or a start nearer to where the data begins"
 

@@ -18,7 +18,7 @@ import tracelake.operators as package
 from tracelake.domain.dag.catalog import OperatorSpec
 from tracelake.operators.api.outcome import Outcome, State
 from tracelake.operators.api.runtimes import IN_DISPATCHER
-from tracelake.wire.task_messages import TaskPayload
+from tracelake.wire.task.lifecycle import TaskPayload
 
 
 @dataclass(frozen=True)

@@ -41,7 +41,7 @@ from tracelake.runtime.logs import add_log_fields
 from tracelake.runtime.metrics import Metrics
 from tracelake.runtime.tracing import set_attributes
 from tracelake.settings import QuerySettings
-from tracelake.wire.query_messages import (
+from tracelake.wire.internal.queries import (
     MAX_TABLES,
     AuditRow,
     QueryAnswer,
@@ -51,7 +51,7 @@ from tracelake.wire.query_messages import (
     TaskQueryRequest,
     Verdict,
 )
-from tracelake.wire.service_user import ServiceUser
+from tracelake.wire.service.headers import ServiceUser
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -22,7 +22,7 @@ import structlog
 from tracelake.errors import DiskFull, TraceError, Unavailable
 from tracelake.runtime.disk import NO_SPACE
 from tracelake.wire.client import DispatcherClient
-from tracelake.wire.query_messages import MAX_AUDIT, AuditRow
+from tracelake.wire.internal.queries import MAX_AUDIT, AuditRow
 
 CURRENT: Final = "current.jsonl"
 BEAT_SECONDS: Final = 1.0

@@ -12,8 +12,8 @@ from tracelake.domain.object_names import Folder, ObjectName
 from tracelake.domain.pressure import Priority
 from tracelake.domain.ranges import Range
 from tracelake.domain.sql.gate import CheckedSql
-from tracelake.wire.markers import ColumnEntry
-from tracelake.wire.query_messages import QueryLimits
+from tracelake.wire.internal.queries import QueryLimits
+from tracelake.wire.task.markers import ColumnEntry
 
 Pin = tuple[UUID, int]
 """A generation as of a commit; its rows never change."""

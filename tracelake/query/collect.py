@@ -11,8 +11,8 @@ import msgspec
 from tracelake.domain.object_names import Folder
 from tracelake.errors import ResultTooLarge
 from tracelake.ports import ObjectStore
-from tracelake.wire.markers import marker_in
-from tracelake.wire.query_messages import Exported, ResultColumn
+from tracelake.wire.internal.queries import Exported, ResultColumn
+from tracelake.wire.task.markers import marker_in
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -33,7 +33,7 @@ FIXED: Final = {
 
 
 @dataclass(frozen=True)
-class Plan:
+class PlannedQuery:
     """A planned query, which can be run many times."""
 
     frame: DataFrame
@@ -51,14 +51,14 @@ class Rows:
     truncated: bool
 
 
-def bounded(frame: DataFrame, max_rows: int, max_bytes: int, row_bytes: int = 0) -> Plan:
+def bounded(frame: DataFrame, max_rows: int, max_bytes: int, row_bytes: int = 0) -> PlannedQuery:
     """`row_bytes`: the maximal size of a row, where it is known."""
     columns = columns_of(frame)
     unguarded = min(_unguarded_rows(frame, max_rows, max_bytes), max(1, max_bytes // max(1, row_bytes)))
-    return Plan(frame, _bounded(frame, unguarded), unguarded, columns)
+    return PlannedQuery(frame, _bounded(frame, unguarded), unguarded, columns)
 
 
-def collect(plan: Plan, max_rows: int, max_bytes: int) -> Rows:
+def collect(plan: PlannedQuery, max_rows: int, max_bytes: int) -> Rows:
     """Return at most `max_rows`; raises if they hold more than `max_bytes`, before they fill the memory.
 
     Rows with texts, bytes or lists can have any size. A few are fetched first, which is nearly always enough; if there

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from tracelake.wire.internal.queries import QueryAnswer
 from tracelake.wire.json_values import plain
-from tracelake.wire.query_messages import QueryAnswer
 
 if TYPE_CHECKING:
     import pyarrow as pa

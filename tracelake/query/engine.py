@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal, Protocol
 
 from tracelake.errors import QueryTimeout
 from tracelake.query.checked_query import CheckedQuery
-from tracelake.wire.query_messages import EngineName, Exported, ResultColumn
+from tracelake.wire.internal.queries import EngineName, Exported, ResultColumn
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from tracelake.wire.calls.user_calls import CALLS, USER
+from tracelake.wire.internal.queries import ARROW, QueryAnswer, QueryRequest, TaskQueryRequest
 from tracelake.wire.openapi import INTERNAL_SECURITY, answers, as_json, operation, schemas
-from tracelake.wire.query_messages import ARROW, QueryAnswer, QueryRequest, TaskQueryRequest
-from tracelake.wire.user.calls import CALLS, USER
 
 VERIFY = CALLS["verify_dataset"]
 DIFF = CALLS["diff_dataset"]

@@ -16,7 +16,7 @@ from tracelake.errors import Busy, LimitReached
 from tracelake.query.checked_query import CheckedQuery
 from tracelake.query.engine import InProgress, QueryEngine, QueryResult, query_timeout
 from tracelake.settings import QuerySettings
-from tracelake.wire.query_messages import QueryLimits
+from tracelake.wire.internal.queries import QueryLimits
 
 
 class OrgTurns:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from tracelake.query.checked_query import CheckedQuery
-from tracelake.query.collect import Plan, bounded
+from tracelake.query.collect import PlannedQuery, bounded
 from tracelake.query.sessions import Prepared
 from tracelake.spark.plan_check import check_plan
 
@@ -19,7 +19,7 @@ HOLDS_ROWS: Final = ("Exchange", "Subquery")
 """Plan nodes whose rows Spark would keep as long as the plan: in memory, or in shuffle files."""
 
 
-def planned(prepared: Prepared, query: CheckedQuery, views: Mapping[str, str], max_bytes: int) -> Plan:
+def planned(prepared: Prepared, query: CheckedQuery, views: Mapping[str, str], max_bytes: int) -> PlannedQuery:
     """`views`: the session's views, by table name."""
     text = query.checked.render(views)
     key = (text, query.max_rows)
@@ -42,7 +42,7 @@ def _stays(query: CheckedQuery) -> bool:
     )
 
 
-def _holds_rows(plan: Plan) -> bool:
+def _holds_rows(plan: PlannedQuery) -> bool:
     frame: Any = plan.bounded
     steps = frame._jdf.queryExecution().executedPlan().toString()  # noqa: SLF001 - there is no other way
     return any(step in steps for step in HOLDS_ROWS)

@@ -41,7 +41,7 @@ from tracelake.settings import Settings
 from tracelake.spark.owner import SparkOwner
 from tracelake.store.db import answers, open_pool, required
 from tracelake.wire.client import DispatcherClient, dispatcher_client
-from tracelake.wire.service_gate import DispatcherGate, guarded
+from tracelake.wire.service.gate import DispatcherGate, guarded
 
 IN_PROGRESS: Final[tuple[InProgress, ...]] = ("running", "waiting")
 

@@ -14,7 +14,7 @@ from tracelake.domain.sql.gate import CheckedSql
 from tracelake.domain.sql.number_spans import ALL, Spans, passing, shared
 from tracelake.domain.sql.numbers import needed_numbers
 from tracelake.query.checked_query import ColdFiles, Relation
-from tracelake.wire.markers import NUMBER
+from tracelake.wire.task.markers import NUMBER
 
 
 def narrowed(checked: CheckedSql, relations: Mapping[str, Relation]) -> dict[str, Relation]:

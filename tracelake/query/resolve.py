@@ -20,10 +20,10 @@ from tracelake.domain.ranges import Range
 from tracelake.errors import Unavailable
 from tracelake.query.checked_query import ColdFiles, FileFacts, Pin, Relation
 from tracelake.wire.client import DispatcherClient
-from tracelake.wire.markers import ColumnEntry
-from tracelake.wire.query_messages import ColdFilesAnswer, Known, RelationRequest, RelationsAnswer, RelationsRequest
-from tracelake.wire.query_messages import Relation as RelationAnswer
-from tracelake.wire.service_user import ServiceUser
+from tracelake.wire.internal.queries import ColdFilesAnswer, Known, RelationRequest, RelationsAnswer, RelationsRequest
+from tracelake.wire.internal.queries import Relation as RelationAnswer
+from tracelake.wire.service.headers import ServiceUser
+from tracelake.wire.task.markers import ColumnEntry
 
 KEPT: Final = 2_000
 SENT: Final = 32

@@ -20,14 +20,14 @@ from tracelake.query.openapi import document
 from tracelake.query.verify.verify import DatasetVerifier
 from tracelake.query.while_permitted import while_permitted
 from tracelake.runtime.listeners import cancel_on_disconnect, json_response
+from tracelake.wire.calls.read_call import read_message, read_query, require_role
+from tracelake.wire.calls.user_calls import CALLS, USER, Call, named
 from tracelake.wire.client import DispatcherClient
+from tracelake.wire.internal.queries import ARROW, QueryAnswer, QueryRequest, TaskQueryRequest
 from tracelake.wire.message import CAPABILITY_HEADER
-from tracelake.wire.query_messages import ARROW, QueryAnswer, QueryRequest, TaskQueryRequest
-from tracelake.wire.read_call import read_message, read_query, require_role
 from tracelake.wire.record_call import AtDispatcher, recorded_in
-from tracelake.wire.service_gate import named_user
-from tracelake.wire.service_user import ServiceUser
-from tracelake.wire.user.calls import CALLS, USER, Call, named
+from tracelake.wire.service.gate import named_user
+from tracelake.wire.service.headers import ServiceUser
 from tracelake.wire.user.diff import DiffQuery
 from tracelake.wire.user.ledger import VerifyQuery
 

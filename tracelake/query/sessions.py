@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
-from tracelake.query.collect import Plan
+from tracelake.query.collect import PlannedQuery
 from tracelake.spark.session import is_lost, jvm_of
 from tracelake.spark.tags import has_tasks, interrupt
 from tracelake.spark.thread_times import ThreadTimes, thread_times
@@ -43,7 +43,7 @@ class Prepared:
     grant: Hashable = None
     org_id: UUID | None = None
     views: OrderedDict[Hashable, tuple[str, DataFrame]] = field(default_factory=OrderedDict)
-    plans: OrderedDict[Hashable, Plan] = field(default_factory=OrderedDict)
+    plans: OrderedDict[Hashable, PlannedQuery] = field(default_factory=OrderedDict)
     quick: bool | None = None
 
     def keep(self, key: Hashable, name: str, frame: DataFrame) -> None:
@@ -52,7 +52,7 @@ class Prepared:
             _, (old, _) = self.views.popitem(last=False)
             self.spark.catalog.dropTempView(old)
 
-    def keep_plan(self, key: Hashable, plan: Plan) -> None:
+    def keep_plan(self, key: Hashable, plan: PlannedQuery) -> None:
         self.plans[key] = plan
         while len(self.plans) > MOST_PLANS:
             self.plans.popitem(last=False)

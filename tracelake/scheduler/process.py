@@ -12,8 +12,8 @@ from tracelake.errors import Unavailable
 from tracelake.runtime.crash_points import crash_point
 from tracelake.runtime.process import Process, wait_for_service
 from tracelake.runtime.retry import retry_with_backoff
-from tracelake.wire.changes import wait_until_due
 from tracelake.wire.client import DispatcherClient, dispatcher_client
+from tracelake.wire.internal.changes import wait_until_due
 
 
 async def main(process: Process) -> None:

@@ -32,8 +32,8 @@ from tracelake.runtime.retry import retry_with_backoff, sleep_after_outage
 from tracelake.runtime.tracing import span
 from tracelake.sink.notify_failures import notify_failures
 from tracelake.sink.write import Away, Dead, Failed, Outcome, Writer
-from tracelake.wire.buffer_messages import BufferAnswer, BufferRecord, CommittedBatch, DeadBatch, SettleRequest
 from tracelake.wire.client import DispatcherClient
+from tracelake.wire.task.buffers import BufferAnswer, BufferRecord, CommittedBatch, DeadBatch, SettleRequest
 
 log = structlog.get_logger()
 

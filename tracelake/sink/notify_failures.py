@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from tracelake.data.delivery_items import Item, store_items
 from tracelake.domain.alerts import COLUMNS
 from tracelake.domain.ids import OrgId, delivery_id
-from tracelake.wire.alert_messages import FailureAlert
+from tracelake.wire.user.alerts import FailureAlert
 
 
 def notify_failures(dsn: str, alerts: Sequence[FailureAlert]) -> None:

@@ -28,7 +28,7 @@ from tracelake.errors import BadInput, Conflict, DatabaseUnavailable, InvalidReq
 from tracelake.ports import ObjectStore
 from tracelake.runtime.crash_points import crash_point
 from tracelake.sink.batches_in_progress import BatchesInProgress
-from tracelake.wire.buffer_messages import BufferRecord, BufferTable
+from tracelake.wire.task.buffers import BufferRecord, BufferTable
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -20,7 +20,7 @@ MAX_JOBS = 10_000
 
 
 @dataclass(frozen=True, slots=True)
-class JobOutput:
+class StoredOutput:
     output_index: int
     dataset_uuid: UUID
     dataset_version: UUID
@@ -41,7 +41,7 @@ class JobBundle:
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class StoredJob:
     id: UUID
     org_id: UUID
     dag_name: str
@@ -54,7 +54,7 @@ class Job:
     timeout_seconds: int | None
     heartbeat_interval_seconds: int
     heartbeat_timeout_seconds: int
-    outputs: tuple[JobOutput, ...]
+    outputs: tuple[StoredOutput, ...]
 
 
 class JobCache:
@@ -62,7 +62,7 @@ class JobCache:
 
     def __init__(self, database: Queryable) -> None:
         self._database = database
-        self._jobs: dict[UUID, Job] = {}
+        self._jobs: dict[UUID, StoredJob] = {}
 
     def through(self, connection: Connection) -> JobCache:
         """The same jobs, for a caller that holds a connection and must not wait for another."""
@@ -70,7 +70,7 @@ class JobCache:
         cache._jobs = self._jobs
         return cache
 
-    async def get(self, job_id: UUID) -> Job:
+    async def get(self, job_id: UUID) -> StoredJob:
         job = self._jobs.get(job_id)
         if job is None:
             job = await load_job(self._database, job_id)
@@ -80,8 +80,8 @@ class JobCache:
         return job
 
 
-async def load_job(database: Queryable, job_id: UUID) -> Job:
+async def load_job(database: Queryable, job_id: UUID) -> StoredJob:
     text = await database.fetchval(queries("jobs")["load_job"], job_id, DEFAULT_HANDLER)
     if text is None:
         raise NotFound("no such job", where=str(job_id))
-    return msgspec.json.decode(text, type=Job)
+    return msgspec.json.decode(text, type=StoredJob)

@@ -22,7 +22,7 @@ from tracelake.runtime.crash_points import crash_point
 from tracelake.runtime.read_body import read_bounded
 from tracelake.udf.sandbox_contents import Code
 from tracelake.udf.unpack import remove_unpacked, unpack
-from tracelake.wire.task_messages import UdfRef
+from tracelake.wire.task.lifecycle import UdfRef
 
 SHA256: Final = re.compile(r"[0-9a-f]{64}")
 

@@ -17,7 +17,7 @@ import structlog
 from tracelake.errors import TraceError
 from tracelake.settings import UdfSettings
 from tracelake.wire.client import TaskClient
-from tracelake.wire.task_messages import Invocation, LogLine, LogsRequest
+from tracelake.wire.task.lifecycle import Invocation, LogLine, LogsRequest
 
 log = structlog.get_logger()
 

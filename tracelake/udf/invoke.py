@@ -20,7 +20,7 @@ from tracelake.udf.fetch_bundle import Bundles
 from tracelake.udf.pool import Pool
 from tracelake.udf.runtime_api import FunctionError, Result
 from tracelake.udf.sandbox_host import SandboxHost, SandboxKey
-from tracelake.wire.task_messages import Invocation, UdfRef
+from tracelake.wire.task.lifecycle import Invocation, UdfRef
 
 log = structlog.get_logger()
 

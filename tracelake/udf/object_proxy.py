@@ -25,7 +25,7 @@ from tracelake.runtime.crash_points import crash_point
 from tracelake.runtime.read_body import read_bounded
 from tracelake.udf.sandbox_listener import json_response, not_found
 from tracelake.wire.message import CAPABILITY_HEADER
-from tracelake.wire.task_messages import Invocation
+from tracelake.wire.task.lifecycle import Invocation
 
 MOST_LISTED: Final = 10_000
 StoreFor = Callable[[str, Invocation], Awaitable[ObjectStore]]

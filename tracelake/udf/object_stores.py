@@ -10,8 +10,8 @@ from typing import Any, Final
 from tracelake.ports import ObjectStore
 from tracelake.settings import Settings
 from tracelake.wire.client import TaskClient
-from tracelake.wire.identity_messages import CredentialsRequest, SessionCredentials
-from tracelake.wire.task_messages import Invocation
+from tracelake.wire.internal.identity import CredentialsRequest, SessionCredentials
+from tracelake.wire.task.lifecycle import Invocation
 
 MOST_REMEMBERED: Final = 256
 EARLY_SECONDS: Final = 30.0

@@ -47,12 +47,12 @@ from tracelake.udf.object_stores import Stores
 from tracelake.udf.pool import Pool
 from tracelake.udf.runtime_api import FunctionError, Result
 from tracelake.udf.sandbox_host import SandboxContext, open_sandbox_host
+from tracelake.wire.calls.read_call import read_message
 from tracelake.wire.client import DispatcherClient, TaskClient, dispatcher_client, task_client
-from tracelake.wire.identity_messages import SessionCredentials
-from tracelake.wire.read_call import read_message
-from tracelake.wire.service_calls import DISPATCHER
-from tracelake.wire.service_gate import ServiceCaller, guarded
-from tracelake.wire.task_messages import Invocation
+from tracelake.wire.internal.identity import SessionCredentials
+from tracelake.wire.service.calls import DISPATCHER
+from tracelake.wire.service.gate import ServiceCaller, guarded
+from tracelake.wire.task.lifecycle import Invocation
 
 log = structlog.get_logger()
 

@@ -26,7 +26,7 @@ from tracelake.udf.sandbox_contents import Code, launch
 from tracelake.udf.sandbox_listener import Handle, RateLimit, SandboxListener
 from tracelake.udf.task_api_proxy import TaskApiProxy
 from tracelake.wire.client import TaskClient
-from tracelake.wire.task_messages import Invocation
+from tracelake.wire.task.lifecycle import Invocation
 
 MIB: Final = 1024 * 1024
 SETTLE_SECONDS: Final = 1.0

@@ -23,26 +23,9 @@ from tracelake.runtime.coalesce import Coalesced
 from tracelake.runtime.http_client import AsyncClient
 from tracelake.runtime.tls import client_context
 from tracelake.settings import Settings
-from tracelake.wire.alert_messages import (
-    FailureAlert,
-    FailuresAnswer,
-    FailuresRequest,
-    Target,
-    TargetRequest,
-    TargetsAnswer,
-    TargetsRequest,
-)
-from tracelake.wire.buffer_messages import (
-    BufferAnswer,
-    BufferPublishAnswer,
-    BufferPublishRequest,
-    BufferRequest,
-    SettleAnswer,
-    SettleRequest,
-)
-from tracelake.wire.changes import CHANGES_SECONDS, ChangesAnswer
-from tracelake.wire.comparison_messages import ComparisonHeld, ComparisonReport, ComparisonTaken
-from tracelake.wire.identity_messages import (
+from tracelake.wire.internal.changes import CHANGES_SECONDS, ChangesAnswer
+from tracelake.wire.internal.comparisons import ComparisonHeld, ComparisonReport, ComparisonTaken
+from tracelake.wire.internal.identity import (
     CredentialsAnswer,
     CredentialsRequest,
     ServiceTokenAnswer,
@@ -53,31 +36,28 @@ from tracelake.wire.identity_messages import (
     UserTokenAnswer,
     UserTokenRequest,
 )
-from tracelake.wire.message import CAPABILITY_HEADER
-from tracelake.wire.output_messages import (
-    CompleteAnswer,
-    CompleteBatchAnswer,
-    CompleteBatchRequest,
-    CompleteItem,
-    CompleteRequest,
-    EventsAnswer,
-    EventsRequest,
-    FilesAnswer,
-    FilesRequest,
-)
-from tracelake.wire.query_messages import AuditAnswer, AuditRequest, AuditRow, RelationsAnswer, RelationsRequest
-from tracelake.wire.rpc_share_messages import RpcSharesAnswer, RpcSharesRequest
-from tracelake.wire.send_call import error_of, message_of, refusal_of, send_body, send_call
-from tracelake.wire.service_token import ServiceToken
-from tracelake.wire.service_user import SERVICE_TOKEN, ServiceUser
-from tracelake.wire.source_messages import (
+from tracelake.wire.internal.queries import AuditAnswer, AuditRequest, AuditRow, RelationsAnswer, RelationsRequest
+from tracelake.wire.internal.rpc_shares import RpcSharesAnswer, RpcSharesRequest
+from tracelake.wire.internal.sources import (
     FiredAnswer,
     HookBatchAnswer,
     HookBatchRequest,
     HookItem,
     HookOutcome,
 )
-from tracelake.wire.task_messages import (
+from tracelake.wire.message import CAPABILITY_HEADER
+from tracelake.wire.send_call import error_of, message_of, refusal_of, send_body, send_call
+from tracelake.wire.service.headers import SERVICE_TOKEN, ServiceUser
+from tracelake.wire.service.token import ServiceToken
+from tracelake.wire.task.buffers import (
+    BufferAnswer,
+    BufferPublishAnswer,
+    BufferPublishRequest,
+    BufferRequest,
+    SettleAnswer,
+    SettleRequest,
+)
+from tracelake.wire.task.lifecycle import (
     MAX_CLAIMS,
     STOPS_SECONDS,
     ClaimBatchAnswer,
@@ -91,6 +71,26 @@ from tracelake.wire.task_messages import (
     NotClaimed,
     StopsAnswer,
     WorkerLoadAnswer,
+)
+from tracelake.wire.task.outputs import (
+    CompleteAnswer,
+    CompleteBatchAnswer,
+    CompleteBatchRequest,
+    CompleteItem,
+    CompleteRequest,
+    EventsAnswer,
+    EventsRequest,
+    FilesAnswer,
+    FilesRequest,
+)
+from tracelake.wire.user.alerts import (
+    FailureAlert,
+    FailuresAnswer,
+    FailuresRequest,
+    Target,
+    TargetRequest,
+    TargetsAnswer,
+    TargetsRequest,
 )
 from tracelake.wire.user.datasets import DatasetDetail
 from tracelake.wire.user.ledger import LedgerPage, LedgerQuery

@@ -9,9 +9,9 @@ from typing import Any
 
 import msgspec
 
+from tracelake.wire.calls.user_calls import PARTS, Call
 from tracelake.wire.message import CAPABILITY_HEADER
-from tracelake.wire.service_user import SERVICE_TOKEN
-from tracelake.wire.user.calls import PARTS, Call
+from tracelake.wire.service.headers import SERVICE_TOKEN
 
 REFS = "#/components/schemas/{name}"
 REFUSALS = {

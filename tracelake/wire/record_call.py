@@ -13,11 +13,11 @@ import msgspec
 from starlette.requests import Request
 
 from tracelake.errors import BadInput, Forbidden, Refused, TraceError
+from tracelake.wire.calls.user_calls import Call
 from tracelake.wire.message import Message
 from tracelake.wire.send_call import send_call
-from tracelake.wire.service_gate import named_user
-from tracelake.wire.service_user import CLIENT, ServiceUser
-from tracelake.wire.user.calls import Call
+from tracelake.wire.service.gate import named_user
+from tracelake.wire.service.headers import CLIENT, ServiceUser
 
 Outcome = Literal["done", "refused", "failed"]
 Short = Annotated[str, msgspec.Meta(max_length=2_000)]

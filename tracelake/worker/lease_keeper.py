@@ -18,7 +18,7 @@ from tracelake.ports import Delivery, Queue
 from tracelake.runtime.crash_points import crash_point
 from tracelake.runtime.retry import delays, sleep_unless
 from tracelake.wire.client import TaskClient
-from tracelake.wire.task_messages import Claimed, HeartbeatRequest
+from tracelake.wire.task.lifecycle import Claimed, HeartbeatRequest
 from tracelake.worker.task_api import WorkerTaskApi
 
 log = structlog.get_logger()

@@ -22,7 +22,7 @@ from tracelake.chain.nodes.rpc_pool import RpcPool
 from tracelake.errors import TraceError
 from tracelake.runtime.background import in_background
 from tracelake.wire.client import DispatcherClient
-from tracelake.wire.rpc_share_messages import PoolUse, RpcShare, RpcSharesRequest
+from tracelake.wire.internal.rpc_shares import PoolUse, RpcShare, RpcSharesRequest
 
 log = structlog.get_logger()
 

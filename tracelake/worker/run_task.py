@@ -38,8 +38,8 @@ from tracelake.runtime.redact import Redact, redacting
 from tracelake.settings.job_secrets import variable_of
 from tracelake.spark.session import is_lost
 from tracelake.spark.tags import interrupt, tagged
-from tracelake.wire.output_messages import CompleteRequest
-from tracelake.wire.task_messages import Claimed, TaskPayload, TaskProgress
+from tracelake.wire.task.lifecycle import Claimed, TaskPayload, TaskProgress
+from tracelake.wire.task.outputs import CompleteRequest
 from tracelake.worker.wait_for_data import is_outage, wait_for_data
 
 if TYPE_CHECKING:

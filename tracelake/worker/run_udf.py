@@ -19,9 +19,9 @@ from tracelake.operators.api.context import TaskApi
 from tracelake.runtime.crash_points import crash_point
 from tracelake.runtime.retry import retry_with_backoff
 from tracelake.wire.client import TaskClient
-from tracelake.wire.identity_messages import CredentialsRequest
-from tracelake.wire.output_messages import CompleteRequest
-from tracelake.wire.task_messages import Claimed, Invocation
+from tracelake.wire.internal.identity import CredentialsRequest
+from tracelake.wire.task.lifecycle import Claimed, Invocation
+from tracelake.wire.task.outputs import CompleteRequest
 from tracelake.worker.run_task import MAX_ERROR_CHARS, Finished, tag_of
 
 log = structlog.get_logger()

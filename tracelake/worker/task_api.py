@@ -15,10 +15,10 @@ from tracelake.domain.object_names import Folder
 from tracelake.domain.ranges import Range
 from tracelake.errors import InvalidRequest, LeaseLost, Unavailable
 from tracelake.runtime.retry import retry_with_backoff
-from tracelake.wire.buffer_messages import BufferPublishRequest
 from tracelake.wire.client import TaskClient
-from tracelake.wire.output_messages import EventBody, EventsRequest, FilesAnswer, FilesRequest, InvalidationBody
-from tracelake.wire.task_messages import Claimed, TaskProgress
+from tracelake.wire.task.buffers import BufferPublishRequest
+from tracelake.wire.task.lifecycle import Claimed, TaskProgress
+from tracelake.wire.task.outputs import EventBody, EventsRequest, FilesAnswer, FilesRequest, InvalidationBody
 
 T = TypeVar("T")
 

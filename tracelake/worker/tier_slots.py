@@ -10,7 +10,7 @@ from tracelake.domain.pressure import Priority
 from tracelake.domain.tiers import TierShares, Wanted, queue_of_tier
 from tracelake.ports import Delivery
 from tracelake.runtime.receive_messages import Ask, FreeSlots
-from tracelake.wire.task_messages import MAX_CLAIMS
+from tracelake.wire.task.lifecycle import MAX_CLAIMS
 
 
 class TierSlots:

@@ -33,8 +33,8 @@ from tracelake.runtime.receive_messages import receive_messages
 from tracelake.runtime.retry import retry_with_backoff, sleep_after_outage
 from tracelake.runtime.tracing import span
 from tracelake.wire.client import DispatcherClient, TaskClient
-from tracelake.wire.output_messages import CompleteAnswer, CompleteRequest
-from tracelake.wire.task_messages import Claimed, NotClaimed, Wakeup
+from tracelake.wire.task.lifecycle import Claimed, NotClaimed, Wakeup
+from tracelake.wire.task.outputs import CompleteAnswer, CompleteRequest
 from tracelake.worker.lease_keeper import VISIBILITY, HeldWakeup, LeaseKeeper
 from tracelake.worker.listen_for_stops import listen_for_stops
 from tracelake.worker.run_task import MAX_ERROR_CHARS, Finished, RunsTasks

@@ -20,7 +20,7 @@ from tracelake.query.sail.engine import SailEngine
 from tracelake.query.spark_engine import SparkEngine
 from tracelake.runtime.metrics import Metrics
 from tracelake.settings import QuerySettings
-from tracelake.wire.query_messages import QueryRequest
+from tracelake.wire.internal.queries import QueryRequest
 
 
 def query_answerer(system: ChainSystem, folder: Path) -> QueryAnswerer:

@@ -25,7 +25,7 @@ from tests.support.systems.chain import ChainSystem, rows_of, truth
 from tests.support.systems.processes import ELAPSED, Child, ForkServer
 from tests.support.systems.walk import walking
 from tests.support.waiting import until
-from tracelake.wire.markers import MARKER
+from tracelake.wire.task.markers import MARKER
 
 FOLLOWED = "SELECT EXISTS (SELECT FROM trace_meta.followed_blocks)"
 NEWEST = "SELECT number, hash FROM trace_meta.hot_blocks WHERE dataset_version = %s ORDER BY number DESC LIMIT 1"

@@ -7,7 +7,7 @@ from tracelake.dispatcher.alerts.edit import create_alert
 from tracelake.dispatcher.alerts.edit_channels import create_channel
 from tracelake.dispatcher.control import Control
 from tracelake.store.identity import User, find_user
-from tracelake.wire.alert_messages import AlertRequest, ChannelRequest
+from tracelake.wire.user.alerts import AlertRequest, ChannelRequest
 
 HASH = "ab" * 32
 DAG = f"""

@@ -6,7 +6,7 @@ from typing import Any
 
 from tracelake.dispatcher.control import Control
 from tracelake.dispatcher.releases.take_comparison import report_comparison, take_comparison
-from tracelake.wire.comparison_messages import ComparisonReport, ComparisonWork
+from tracelake.wire.internal.comparisons import ComparisonReport, ComparisonWork
 from tracelake.wire.user.releases import ReleaseDiff
 
 

@@ -10,8 +10,8 @@ from tests.support.dispatcher.control import Org, an_org
 from tracelake.capability.claims import Claims, decode
 from tracelake.capability.jws import parse_token
 from tracelake.dispatcher.control import Control
-from tracelake.wire.output_messages import CompleteRequest, EventBody
-from tracelake.wire.task_messages import Claimed, ClaimRequest
+from tracelake.wire.task.lifecycle import Claimed, ClaimRequest
+from tracelake.wire.task.outputs import CompleteRequest, EventBody
 
 JOBS = ("first", "second", "third")
 

@@ -12,7 +12,7 @@ from tracelake.dispatcher.releases import abandon, promote, show
 from tracelake.dispatcher.releases import plan as planning
 from tracelake.dispatcher.releases import start as starting
 from tracelake.dispatcher.releases.run_releases import RunReleases
-from tracelake.wire.task_messages import Claimed
+from tracelake.wire.task.lifecycle import Claimed
 from tracelake.wire.user.releases import Plan, ReleaseAnswer, ReleaseDetail, ReleaseRequest, ReleaseRow, SwitchAnswer
 
 STEPS = 50

@@ -17,8 +17,8 @@ from tracelake.domain.object_names import Folder
 from tracelake.domain.ranges import inclusive
 from tracelake.operators.api.outputs import Output
 from tracelake.settings import LoopSettings
-from tracelake.wire.output_messages import CompleteRequest, EventBody
-from tracelake.wire.task_messages import Claimed, ClaimRequest
+from tracelake.wire.task.lifecycle import Claimed, ClaimRequest
+from tracelake.wire.task.outputs import CompleteRequest, EventBody
 
 if TYPE_CHECKING:
     import pyarrow as pa

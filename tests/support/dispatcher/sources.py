@@ -13,13 +13,13 @@ from tracelake.capability.jws import parse_token
 from tracelake.dispatcher.control import Control
 from tracelake.dispatcher.sources.keep_running import KeepSourcesRunning
 from tracelake.store.queries import queries
-from tracelake.wire.output_messages import (
+from tracelake.wire.task.lifecycle import Claimed, ClaimRequest, HeartbeatRequest
+from tracelake.wire.task.outputs import (
     CompleteAnswer,
     CompleteRequest,
     EventsAnswer,
     EventsRequest,
 )
-from tracelake.wire.task_messages import Claimed, ClaimRequest, HeartbeatRequest
 
 DAG = """
 name: feed

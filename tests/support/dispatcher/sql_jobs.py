@@ -17,7 +17,7 @@ from tests.support.dispatcher.control import Org
 from tests.support.dispatcher.run_tasks import partition_key, partition_of
 from tracelake.dispatcher.control import Control
 from tracelake.domain.object_names import Folder
-from tracelake.wire.task_messages import Claimed, InputRef
+from tracelake.wire.task.lifecycle import Claimed, InputRef
 
 FILES = """
 SELECT p.location, f ->> 'name' AS name

@@ -15,9 +15,9 @@ from tracelake.dispatcher.control import Control
 from tracelake.dispatcher.dags.deactivate import deactivate_dag
 from tracelake.domain.object_names import Folder
 from tracelake.ports import ObjectStore
-from tracelake.wire.markers import ColumnEntry, FileEntry, Marker, attempt_folder, encode_marker, marker_in
-from tracelake.wire.output_messages import OutputBody
-from tracelake.wire.task_messages import Claimed, OutputRef
+from tracelake.wire.task.lifecycle import Claimed, OutputRef
+from tracelake.wire.task.markers import ColumnEntry, FileEntry, Marker, attempt_folder, encode_marker, marker_in
+from tracelake.wire.task.outputs import OutputBody
 
 COLUMNS = [ColumnEntry(name="block_number", type="int64")]
 Partition = tuple[int, int] | str

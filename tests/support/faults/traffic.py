@@ -25,7 +25,7 @@ from tracelake.domain.storage_locations import buffer_folder
 from tracelake.errors import ObjectExists
 from tracelake.ports import Delivery, ObjectStore
 from tracelake.store.db import OUTAGES
-from tracelake.wire.task_messages import Claimed
+from tracelake.wire.task.lifecycle import Claimed
 
 NOT_FOUND, CONFLICT = 404, 409
 PROOF = """

@@ -19,7 +19,7 @@ from tracelake.domain.alerts import COLUMNS
 from tracelake.operators.alert_route import Config, run
 from tracelake.operators.api.context import Resources, TaskContext
 from tracelake.runtime.crash_points import arm
-from tracelake.wire.task_messages import AlertRef, JobRef, TaskPayload
+from tracelake.wire.task.lifecycle import AlertRef, JobRef, TaskPayload
 
 
 @dataclass(frozen=True)

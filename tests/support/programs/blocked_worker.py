@@ -32,9 +32,9 @@ from tracelake.domain.object_names import ObjectName
 from tracelake.operators.api.context import Resources
 from tracelake.runtime.http_client import AsyncClient
 from tracelake.settings import RpcPoolSettings
-from tracelake.wire.buffer_messages import BufferPublishAnswer, BufferPublishRequest
 from tracelake.wire.client import DispatcherClient, TaskClient
-from tracelake.wire.markers import MARKER
+from tracelake.wire.task.buffers import BufferPublishAnswer, BufferPublishRequest
+from tracelake.wire.task.markers import MARKER
 from tracelake.worker.process import pool_of
 from tracelake.worker.run_task import Runner
 from tracelake.worker.wrapper import Wrapper

@@ -48,8 +48,8 @@ from tracelake.sink.write import Writer
 from tracelake.store.db import open_pool, required
 from tracelake.store.pool import BoundedPool
 from tracelake.wire.client import dispatcher_client, task_client
-from tracelake.wire.output_messages import CompleteRequest
-from tracelake.wire.task_messages import Claimed, Invocation, TaskPayload
+from tracelake.wire.task.lifecycle import Claimed, Invocation, TaskPayload
+from tracelake.wire.task.outputs import CompleteRequest
 from tracelake.wiring import make_objects, open_queue, open_signer
 from tracelake.worker import wrapper
 from tracelake.worker.process import resources

@@ -17,7 +17,7 @@ from tests.support.systems.processes import System, is_ready, url_of
 from tests.support.waiting import SECONDS, until
 from tracelake.runtime.http_client import AsyncClient
 from tracelake.store.first_start import FIRST_ADMIN
-from tracelake.wire.user.calls import USER
+from tracelake.wire.calls.user_calls import USER
 
 CALL_SECONDS = 60.0
 

@@ -35,7 +35,7 @@ from tracelake.ports import ObjectStore
 from tracelake.runtime.tls import TlsFiles
 from tracelake.store.db import OUTAGES
 from tracelake.store.first_start import FIRST_ADMIN, ensure_first_rows
-from tracelake.wire.user.calls import USER
+from tracelake.wire.calls.user_calls import USER
 
 
 class Child:

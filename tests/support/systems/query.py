@@ -43,9 +43,9 @@ from tracelake.runtime.metrics import Metrics
 from tracelake.settings import DataSettings, IdentitySettings, Settings, TlsSettings, load_settings
 from tracelake.store.db import open_pool
 from tracelake.wire.client import DispatcherClient
+from tracelake.wire.internal.queries import ARROW
 from tracelake.wire.message import CAPABILITY_HEADER
-from tracelake.wire.query_messages import ARROW
-from tracelake.wire.task_messages import Claimed
+from tracelake.wire.task.lifecycle import Claimed
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -35,7 +35,7 @@ from tracelake.settings import EndpointSettings, IdentitySettings, Settings, Tls
 from tracelake.udf.invoke import Functions
 from tracelake.udf.object_stores import Stores
 from tracelake.udf.process import PATH, runner_api, running
-from tracelake.wire.task_messages import Claimed, Invocation, UdfRef
+from tracelake.wire.task.lifecycle import Claimed, Invocation, UdfRef
 from tracelake.wiring import session_objects
 
 INVOKE_TOKEN = "what the Dispatcher shows"

@@ -25,7 +25,7 @@ from tracelake.query.sail.server import SailServer
 from tracelake.query.sail.translate import ForSail
 from tracelake.runtime.metrics import Metrics
 from tracelake.settings import QuerySettings
-from tracelake.wire.markers import ColumnEntry
+from tracelake.wire.task.markers import ColumnEntry
 
 FOLDER = Folder.parse("s3://trace/tables/")
 

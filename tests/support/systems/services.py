@@ -40,9 +40,9 @@ from tracelake.spark.owner import SparkOwner
 from tracelake.store.db import open_pool
 from tracelake.udf.process import Refusing, runner_api
 from tracelake.wire.client import dispatcher_client
-from tracelake.wire.service_calls import ServiceCall
-from tracelake.wire.service_user import SERVICE_TOKEN
-from tracelake.wire.task_messages import Claimed
+from tracelake.wire.service.calls import ServiceCall
+from tracelake.wire.service.headers import SERVICE_TOKEN
+from tracelake.wire.task.lifecycle import Claimed
 
 INVOKE_TOKEN: Final = "what the Dispatcher shows the runner"
 PLATFORM_ADMIN: Final = "test|acme"

@@ -29,9 +29,9 @@ from tracelake.domain.object_names import Folder, ObjectName
 from tracelake.domain.storage_locations import buffer_folder
 from tracelake.sink.drain import Sink
 from tracelake.sink.write import Writer
-from tracelake.wire.buffer_messages import BufferPublishRequest
-from tracelake.wire.output_messages import CompleteRequest
-from tracelake.wire.task_messages import Claimed
+from tracelake.wire.task.buffers import BufferPublishRequest
+from tracelake.wire.task.lifecycle import Claimed
+from tracelake.wire.task.outputs import CompleteRequest
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

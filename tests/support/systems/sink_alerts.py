@@ -12,7 +12,7 @@ from tests.support.systems.sink import SinkSystem
 from tracelake.dispatcher.alerts.edit import create_alert, update_alert
 from tracelake.dispatcher.alerts.edit_channels import create_channel
 from tracelake.store.identity import find_user
-from tracelake.wire.alert_messages import AlertChange, AlertRequest, ChannelRequest
+from tracelake.wire.user.alerts import AlertChange, AlertRequest, ChannelRequest
 
 PAGE = (ROOT / "docs" / "how-to" / "raise_alerts.md").read_text(encoding="utf-8")
 STANDARD = "publish:\n" + re.findall(r"\npublish:\n(.*?)```", PAGE, re.DOTALL)[0]

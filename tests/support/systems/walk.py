@@ -41,8 +41,8 @@ from tracelake.settings import (
 from tracelake.store.db import OUTAGES
 from tracelake.store.signing_keys import published
 from tracelake.wire.client import DispatcherClient, TaskClient
-from tracelake.wire.output_messages import CompleteRequest
-from tracelake.wire.task_messages import Claimed, TaskPayload
+from tracelake.wire.task.lifecycle import Claimed, TaskPayload
+from tracelake.wire.task.outputs import CompleteRequest
 from tracelake.worker.run_task import Finished, Runner, run_pure
 from tracelake.worker.wrapper import Wrapper
 

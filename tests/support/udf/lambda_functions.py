@@ -24,7 +24,7 @@ from tests.support.waiting import SECONDS
 from tracelake.lite.seaweedfs import SeaweedFS
 from tracelake.settings import CredentialSettings, load_settings
 from tracelake.store.identity import User
-from tracelake.wire.task_messages import Claimed, Invocation
+from tracelake.wire.task.lifecycle import Claimed, Invocation
 from tracelake.wire.user.bundles import BundleRequest
 from tracelake.wiring import make_minter, s3_objects
 

@@ -11,7 +11,7 @@ import hashlib
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Final
 
-from tracelake.wire.markers import ADDRESS
+from tracelake.wire.task.markers import ADDRESS
 
 if TYPE_CHECKING:
     import pyarrow as pa

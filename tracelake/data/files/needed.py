@@ -12,8 +12,8 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from tracelake.domain.sql.number_spans import Spans, overlap
-from tracelake.wire.markers import NUMBER, ColumnEntry
-from tracelake.wire.output_messages import FilesAnswer
+from tracelake.wire.task.markers import NUMBER, ColumnEntry
+from tracelake.wire.task.outputs import FilesAnswer
 
 WHOLE_NUMBERS: Final = frozenset({"bigint", "int"})
 F = TypeVar("F")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from tracelake.domain.object_names import ObjectName
 from tracelake.ports import ObjectStore
-from tracelake.wire.markers import ColumnEntry
+from tracelake.wire.task.markers import ColumnEntry
 
 if TYPE_CHECKING:
     import pyarrow as pa

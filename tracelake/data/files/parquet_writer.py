@@ -20,7 +20,7 @@ from tracelake.domain.ranges import Range, format_file_part
 from tracelake.errors import ObjectExists, TraceError
 from tracelake.ports import ObjectStore
 from tracelake.spark.failures import rebuilt, spark_failures
-from tracelake.wire.markers import NUMBER, ColumnEntry, FileEntry
+from tracelake.wire.task.markers import NUMBER, ColumnEntry, FileEntry
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -15,7 +15,7 @@ from tracelake.domain.suggest import closest
 from tracelake.errors import Conflict, InvalidRequest
 from tracelake.store.identity import User
 from tracelake.store.queries import Connection, queries
-from tracelake.wire.alert_messages import AlertChange, AlertRequest, AlertRow, Removed
+from tracelake.wire.user.alerts import AlertChange, AlertRequest, AlertRow, Removed
 
 
 async def create_alert(pool: asyncpg.Pool, user: User, request: AlertRequest) -> AlertRow:

@@ -13,7 +13,7 @@ from tracelake.domain.alerts import why_no_url
 from tracelake.errors import Conflict, InvalidRequest
 from tracelake.store.identity import User
 from tracelake.store.queries import queries
-from tracelake.wire.alert_messages import ChannelChange, ChannelMade, ChannelRequest, ChannelRow, Removed
+from tracelake.wire.user.alerts import ChannelChange, ChannelMade, ChannelRequest, ChannelRow, Removed
 
 
 async def create_channel(pool: asyncpg.Pool, user: User, request: ChannelRequest) -> ChannelMade:

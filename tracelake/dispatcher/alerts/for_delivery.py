@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncpg
 
 from tracelake.store.queries import queries
-from tracelake.wire.alert_messages import (
+from tracelake.wire.user.alerts import (
     FailureAlert,
     FailuresAnswer,
     FailuresRequest,

@@ -11,7 +11,7 @@ from typing import Any, Final
 from uuid import UUID
 
 from tracelake.store.queries import Queryable, queries
-from tracelake.wire.task_messages import AlertRef, TaskPayload
+from tracelake.wire.task.lifecycle import AlertRef, TaskPayload
 
 EVALUATES: Final = "alert_evaluate"
 ROUTES: Final = "alert_route"

@@ -7,7 +7,7 @@ from uuid import UUID
 from tracelake.domain.suggest import closest
 from tracelake.errors import NotFound
 from tracelake.store.queries import Queryable, queries
-from tracelake.wire.alert_messages import AlertList, AlertRow, ChannelList, ChannelRow
+from tracelake.wire.user.alerts import AlertList, AlertRow, ChannelList, ChannelRow
 
 
 async def list_alerts(database: Queryable, org_id: UUID) -> AlertList:

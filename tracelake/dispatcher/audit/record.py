@@ -12,8 +12,8 @@ import asyncpg
 from tracelake.errors import Forbidden, NotFound
 from tracelake.store.identity import User
 from tracelake.store.queries import queries
+from tracelake.wire.calls.user_calls import CALLS
 from tracelake.wire.record_call import AuditBeginRequest, AuditEndRequest, Outcome, recorded_in
-from tracelake.wire.user.calls import CALLS
 
 
 @dataclass(frozen=True)

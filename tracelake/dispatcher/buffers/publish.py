@@ -24,7 +24,7 @@ from tracelake.ports import ObjectStore
 from tracelake.runtime.crash_points import crash_point
 from tracelake.store.queries import queries
 from tracelake.store.tasks import lock_open
-from tracelake.wire.buffer_messages import BufferPublishAnswer, BufferPublishRequest
+from tracelake.wire.task.buffers import BufferPublishAnswer, BufferPublishRequest
 
 
 async def publish_buffer(

@@ -14,7 +14,7 @@ from tracelake.domain.object_names import ObjectName
 from tracelake.domain.storage_locations import buffer_folder, shared_buffer_folder
 from tracelake.errors import InvalidRequest
 from tracelake.store.queries import queries
-from tracelake.wire.buffer_messages import BufferAnswer, BufferRecord, BufferRequest, BufferTable
+from tracelake.wire.task.buffers import BufferAnswer, BufferRecord, BufferRequest, BufferTable
 
 
 async def buffer_records(pool: asyncpg.Pool, scratch_bucket: str, request: BufferRequest) -> BufferAnswer:

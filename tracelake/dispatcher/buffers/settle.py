@@ -11,7 +11,7 @@ import asyncpg
 from tracelake.dispatcher.signal import Signal
 from tracelake.runtime.crash_points import crash_point
 from tracelake.store.queries import queries
-from tracelake.wire.buffer_messages import SettleAnswer, SettleRequest
+from tracelake.wire.task.buffers import SettleAnswer, SettleRequest
 
 
 async def settle_buffers(pool: asyncpg.Pool, outbox_signal: Signal, request: SettleRequest) -> SettleAnswer:

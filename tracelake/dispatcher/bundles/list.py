@@ -9,8 +9,8 @@ import msgspec
 
 from tracelake.errors import NotFound
 from tracelake.store.queries import queries
+from tracelake.wire.calls.user_calls import CALLS
 from tracelake.wire.user.bundles import BundleAnswer, BundleList, BundleRow, BundlesQuery, UploadRef
-from tracelake.wire.user.calls import CALLS
 
 UPLOAD = CALLS["upload_bundle"]
 

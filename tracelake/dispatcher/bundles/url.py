@@ -26,7 +26,7 @@ from tracelake.ports import ObjectStore
 from tracelake.store.clock import DatabaseClock
 from tracelake.store.jobs import JobBundle
 from tracelake.store.queries import queries
-from tracelake.wire.task_messages import UdfRef
+from tracelake.wire.task.lifecycle import UdfRef
 
 KEY: Final = "bundle"
 KEY_BYTES: Final = 32

@@ -21,7 +21,7 @@ from tracelake.ports import CredentialMinter, SessionKeys
 from tracelake.settings import CredentialSettings, ObjectSettings
 from tracelake.store.clock import DatabaseClock
 from tracelake.store.tasks import require_running
-from tracelake.wire.identity_messages import CredentialsAnswer, CredentialsRequest, MountedStorage, SessionCredentials
+from tracelake.wire.internal.identity import CredentialsAnswer, CredentialsRequest, MountedStorage, SessionCredentials
 
 log = structlog.get_logger()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tracelake.dispatcher.dags.catalog import operators
 from tracelake.domain.dag.model import Input, Job
 from tracelake.domain.filter.tree import columns_of
-from tracelake.wire.markers import NUMBER
+from tracelake.wire.task.markers import NUMBER
 
 
 def columns_read(job: Job, job_input: Input) -> list[str] | None:

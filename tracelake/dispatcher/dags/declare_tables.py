@@ -14,7 +14,7 @@ from tracelake.domain.dag.model import BufferedDataset, Dag
 from tracelake.domain.ids import DatasetId, OrgId
 from tracelake.errors import Conflict
 from tracelake.store.queries import Connection, queries
-from tracelake.wire.markers import ColumnEntry, hash_of_schema
+from tracelake.wire.task.markers import ColumnEntry, hash_of_schema
 
 
 async def declare_tables(connection: Connection, org: OrgId, dag: Dag) -> None:

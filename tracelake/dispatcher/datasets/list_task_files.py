@@ -22,7 +22,7 @@ from tracelake.dispatcher.datasets.partitions import (
 from tracelake.domain.ranges import InvalidRange, Range, inclusive
 from tracelake.errors import Forbidden, InvalidRequest
 from tracelake.store.tasks import require_running
-from tracelake.wire.output_messages import FilesAnswer, FilesRequest
+from tracelake.wire.task.outputs import FilesAnswer, FilesRequest
 
 
 async def list_files(pool: asyncpg.Pool, request: FilesRequest, claims: Claims) -> FilesAnswer:

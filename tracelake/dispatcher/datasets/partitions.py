@@ -13,7 +13,7 @@ import asyncpg
 from tracelake.domain.ranges import Range
 from tracelake.errors import SnapshotTooOld
 from tracelake.store.queries import Row, fetch_rows, find_row, queries
-from tracelake.wire.output_messages import PartitionFiles
+from tracelake.wire.task.outputs import PartitionFiles
 
 
 class GenerationHead(Row, frozen=True):

@@ -19,7 +19,7 @@ from tracelake.domain.pressure import Priority
 from tracelake.errors import InvalidRequest, LeaseLost, NotFound
 from tracelake.store.identity import User
 from tracelake.store.queries import Row, fetch_rows, queries
-from tracelake.wire.query_messages import (
+from tracelake.wire.internal.queries import (
     MAX_READABLE,
     ColdFilesAnswer,
     Moment,

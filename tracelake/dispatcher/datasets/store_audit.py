@@ -6,7 +6,7 @@ import asyncpg
 import msgspec
 
 from tracelake.store.queries import queries
-from tracelake.wire.query_messages import AuditAnswer, AuditRequest
+from tracelake.wire.internal.queries import AuditAnswer, AuditRequest
 
 
 async def store_audit(pool: asyncpg.Pool, request: AuditRequest) -> AuditAnswer:

@@ -20,7 +20,7 @@ from tracelake.runtime.crash_points import crash_point
 from tracelake.store.jobs import JobCache
 from tracelake.store.queries import Connection, queries
 from tracelake.store.tasks import lock_open
-from tracelake.wire.output_messages import EventsAnswer, EventsRequest, InvalidationBody
+from tracelake.wire.task.outputs import EventsAnswer, EventsRequest, InvalidationBody
 
 
 async def accept_events(

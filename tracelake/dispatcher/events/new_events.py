@@ -21,7 +21,7 @@ from tracelake.domain.event import (
 )
 from tracelake.domain.ids import DatasetId, DatasetVersion, TaskId
 from tracelake.errors import Forbidden, InvalidRequest
-from tracelake.wire.output_messages import EventBody
+from tracelake.wire.task.outputs import EventBody
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from tracelake.domain.event import Event, Scope, read_scope, scope_key
 from tracelake.domain.ids import DatasetId, DatasetVersion, TaskId
 from tracelake.errors import Conflict, NotFound
 from tracelake.runtime.crash_points import crash_point
-from tracelake.store.jobs import Job, JobCache
+from tracelake.store.jobs import JobCache, StoredJob
 from tracelake.store.queries import Connection, Row, fetch_rows, find_row, queries
 
 OTHER_CONTENTS = "this request has been made before, with other contents"
@@ -91,7 +91,7 @@ def _same_task(task: FiredTask, scope: Scope) -> Triggered:
     return Triggered((), created=False, task_id=task.id)
 
 
-async def _manual_source(connection: Connection, jobs: JobCache, org_id: UUID, dag: str, job: str) -> Job:
+async def _manual_source(connection: Connection, jobs: JobCache, org_id: UUID, dag: str, job: str) -> StoredJob:
     source = await find_row(connection, queries("sources")["find_job"], FoundJob, org_id, dag, job)
     if source is None:
         raise NotFound(f"no DAG {dag!r}", where="dag")
@@ -107,7 +107,7 @@ async def _manual_source(connection: Connection, jobs: JobCache, org_id: UUID, d
     return await jobs.through(connection).get(source.job_id)
 
 
-async def _store(connection: Connection, org_id: UUID, job: Job, scope: Scope, request_id: UUID) -> Triggered:
+async def _store(connection: Connection, org_id: UUID, job: StoredJob, scope: Scope, request_id: UUID) -> Triggered:
     if makes_task(job.operator):
         task = await store_task(connection, org_id, job.id, request_id, scope_fields(scope))
         return Triggered((), created=True, task_id=task)

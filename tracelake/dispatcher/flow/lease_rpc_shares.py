@@ -10,7 +10,7 @@ from tracelake.dispatcher.events.new_events import transposed
 from tracelake.domain.rpc_shares import Grant, Holding, Limit, grant
 from tracelake.errors import Conflict, InvalidRequest
 from tracelake.store.queries import Connection, Row, fetch_rows, queries
-from tracelake.wire.rpc_share_messages import PoolUse, RpcShare, RpcSharesAnswer, RpcSharesRequest
+from tracelake.wire.internal.rpc_shares import PoolUse, RpcShare, RpcSharesAnswer, RpcSharesRequest
 
 
 class ShareRow(Row, frozen=True):

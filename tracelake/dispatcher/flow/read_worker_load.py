@@ -7,7 +7,7 @@ from typing import Final
 import asyncpg
 
 from tracelake.store.queries import Row, fetch_row, queries
-from tracelake.wire.task_messages import WorkerLoadAnswer
+from tracelake.wire.task.lifecycle import WorkerLoadAnswer
 
 MOST_COUNTED: Final = 100_000
 

@@ -14,10 +14,10 @@ from tracelake.domain.grants import ALWAYS
 from tracelake.domain.service_tokens import hash_token, proven_until
 from tracelake.errors import Forbidden, ServiceUnavailable, Unauthenticated
 from tracelake.store.identity import User, find_user
+from tracelake.wire.calls.user_calls import USER
 from tracelake.wire.message import Fenced
-from tracelake.wire.service_gate import UNKNOWN, ServiceCaller, caller_of, named_user, shown_token
-from tracelake.wire.service_user import PROOF, SERVICE_TOKEN, ServiceUser
-from tracelake.wire.user.calls import USER
+from tracelake.wire.service.gate import UNKNOWN, ServiceCaller, caller_of, named_user, shown_token
+from tracelake.wire.service.headers import PROOF, SERVICE_TOKEN, ServiceUser
 
 CAPABILITY = "x-trace-task-capability"
 

@@ -15,8 +15,8 @@ from tracelake.dispatcher.tasks.complete import Completer
 from tracelake.dispatcher.tasks.names import fields
 from tracelake.errors import TraceError, Unavailable
 from tracelake.runtime.logs import is_debugging, log_fields
-from tracelake.store.jobs import Job
-from tracelake.wire.output_messages import CompleteAnswer, CompleteItem, CompleteOutcome, CompleteRequest
+from tracelake.store.jobs import StoredJob
+from tracelake.wire.task.outputs import CompleteAnswer, CompleteItem, CompleteOutcome, CompleteRequest
 
 log = structlog.get_logger()
 
@@ -48,7 +48,7 @@ async def _judged(verifier: Verifier, item: CompleteItem) -> Claims | TraceError
         return refusal
 
 
-def _log(request: CompleteRequest, job: Job | None, outcome: CompleteOutcome) -> None:
+def _log(request: CompleteRequest, job: StoredJob | None, outcome: CompleteOutcome) -> None:
     """Each line names its own task: the request as a whole has none."""
     if job is not None and outcome.answer is not None:
         with log_fields(**fields(job, request.task_id, request.attempt)):

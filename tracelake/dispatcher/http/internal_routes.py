@@ -41,27 +41,26 @@ from tracelake.runtime.tracing import is_tracing, set_attributes
 from tracelake.store.db import OUTAGES, answers, unavailable
 from tracelake.store.identity import find_user, find_user_token
 from tracelake.store.signing_keys import published
-from tracelake.wire.alert_messages import FailuresRequest, TargetsRequest
-from tracelake.wire.buffer_messages import BufferRequest, SettleRequest
-from tracelake.wire.identity_messages import (
+from tracelake.wire.calls.read_call import read_message
+from tracelake.wire.internal.identity import (
     ServiceTokenAnswer,
     ServiceTokenCheck,
     UserLoginRequest,
     UserTokenAnswer,
     UserTokenRequest,
 )
-from tracelake.wire.read_call import read_message
-from tracelake.wire.record_call import AuditBeginRequest, AuditBegun, AuditEnded, AuditEndRequest
-from tracelake.wire.rpc_share_messages import RpcSharesRequest
-from tracelake.wire.service_gate import UNKNOWN, caller_of, guarded
-from tracelake.wire.service_user import PROOF, ServiceUser
-from tracelake.wire.source_messages import (
+from tracelake.wire.internal.rpc_shares import RpcSharesRequest
+from tracelake.wire.internal.sources import (
     MAX_HOOKS_BODY,
     HookBatchAnswer,
     HookBatchRequest,
     HookOutcome,
 )
-from tracelake.wire.task_messages import (
+from tracelake.wire.record_call import AuditBeginRequest, AuditBegun, AuditEnded, AuditEndRequest
+from tracelake.wire.service.gate import UNKNOWN, caller_of, guarded
+from tracelake.wire.service.headers import PROOF, ServiceUser
+from tracelake.wire.task.buffers import BufferRequest, SettleRequest
+from tracelake.wire.task.lifecycle import (
     STOPS_SECONDS,
     ClaimBatchAnswer,
     ClaimBatchRequest,
@@ -70,6 +69,7 @@ from tracelake.wire.task_messages import (
     DrainAnswer,
     NotClaimed,
 )
+from tracelake.wire.user.alerts import FailuresRequest, TargetsRequest
 
 log = structlog.get_logger()
 

@@ -13,7 +13,7 @@ from tracelake.errors import TraceError
 from tracelake.runtime.logs import add_log_fields
 from tracelake.runtime.tracing import is_tracing, set_attributes
 from tracelake.store.db import OUTAGES
-from tracelake.store.jobs import Job
+from tracelake.store.jobs import StoredJob
 from tracelake.store.queries import queries
 
 
@@ -37,7 +37,7 @@ class about:  # noqa: N801 - read as a word: `async with about(control, claims)`
                 _bind(self._claims, found)
 
 
-def _bind(claims: Claims, job: Job | None) -> None:
+def _bind(claims: Claims, job: StoredJob | None) -> None:
     if job is None:
         fields = {"org": claims.org_id, "task": claims.task_id, "attempt": claims.attempt}
     else:
@@ -47,7 +47,7 @@ def _bind(claims: Claims, job: Job | None) -> None:
         set_attributes(**fields)
 
 
-async def _look_up(control: Control, claims: Claims) -> Job | None:
+async def _look_up(control: Control, claims: Claims) -> StoredJob | None:
     try:
         job_id = await control.pool.fetchval(queries("claim")["job_of"], claims.task_id)
         return None if job_id is None else await control.jobs.get(job_id)

@@ -12,18 +12,10 @@ from uuid import UUID
 
 import msgspec
 
-from tracelake.wire.alert_messages import FailuresAnswer, FailuresRequest, TargetsAnswer, TargetsRequest
-from tracelake.wire.buffer_messages import (
-    BufferAnswer,
-    BufferPublishAnswer,
-    BufferPublishRequest,
-    BufferRequest,
-    SettleAnswer,
-    SettleRequest,
-)
-from tracelake.wire.changes import ChangesAnswer
-from tracelake.wire.comparison_messages import ComparisonHeld, ComparisonReport, ComparisonTaken
-from tracelake.wire.identity_messages import (
+from tracelake.wire.calls.user_calls import CALLS, USER
+from tracelake.wire.internal.changes import ChangesAnswer
+from tracelake.wire.internal.comparisons import ComparisonHeld, ComparisonReport, ComparisonTaken
+from tracelake.wire.internal.identity import (
     CredentialsAnswer,
     CredentialsRequest,
     KeySet,
@@ -35,23 +27,21 @@ from tracelake.wire.identity_messages import (
     UserTokenAnswer,
     UserTokenRequest,
 )
+from tracelake.wire.internal.queries import AuditAnswer, AuditRequest, RelationsAnswer, RelationsRequest
+from tracelake.wire.internal.rpc_shares import RpcSharesAnswer, RpcSharesRequest
+from tracelake.wire.internal.sources import FiredAnswer, HookBatchAnswer, HookBatchRequest
 from tracelake.wire.message import Message
 from tracelake.wire.openapi import INTERNAL_SECURITY, answers, as_json, operation, query_parameters, schemas
-from tracelake.wire.output_messages import (
-    CompleteAnswer,
-    CompleteBatchAnswer,
-    CompleteBatchRequest,
-    CompleteRequest,
-    EventsAnswer,
-    EventsRequest,
-    FilesAnswer,
-    FilesRequest,
-)
-from tracelake.wire.query_messages import AuditAnswer, AuditRequest, RelationsAnswer, RelationsRequest
 from tracelake.wire.record_call import AuditBeginRequest, AuditBegun, AuditEnded, AuditEndRequest
-from tracelake.wire.rpc_share_messages import RpcSharesAnswer, RpcSharesRequest
-from tracelake.wire.source_messages import FiredAnswer, HookBatchAnswer, HookBatchRequest
-from tracelake.wire.task_messages import (
+from tracelake.wire.task.buffers import (
+    BufferAnswer,
+    BufferPublishAnswer,
+    BufferPublishRequest,
+    BufferRequest,
+    SettleAnswer,
+    SettleRequest,
+)
+from tracelake.wire.task.lifecycle import (
     STOPS_MARK,
     ClaimBatchAnswer,
     ClaimBatchRequest,
@@ -67,7 +57,17 @@ from tracelake.wire.task_messages import (
     StopsAnswer,
     WorkerLoadAnswer,
 )
-from tracelake.wire.user.calls import CALLS, USER
+from tracelake.wire.task.outputs import (
+    CompleteAnswer,
+    CompleteBatchAnswer,
+    CompleteBatchRequest,
+    CompleteRequest,
+    EventsAnswer,
+    EventsRequest,
+    FilesAnswer,
+    FilesRequest,
+)
+from tracelake.wire.user.alerts import FailuresAnswer, FailuresRequest, TargetsAnswer, TargetsRequest
 
 TEXT = {"type": "string"}
 Identity = Literal["service", "task"]

@@ -16,9 +16,9 @@ from tracelake.dispatcher.identity.known_tokens import KnownTokens
 from tracelake.dispatcher.limits.known_limits import KnownLimits
 from tracelake.dispatcher.releases.take_comparison import report_comparison, take_comparison
 from tracelake.runtime.listeners import json_response
-from tracelake.wire.comparison_messages import ComparisonReport
-from tracelake.wire.query_messages import AuditRequest, RelationsRequest
-from tracelake.wire.read_call import read_message
+from tracelake.wire.calls.read_call import read_message
+from tracelake.wire.internal.comparisons import ComparisonReport
+from tracelake.wire.internal.queries import AuditRequest, RelationsRequest
 
 
 def query_routes(control: Control, known: KnownTokens) -> list[Route]:

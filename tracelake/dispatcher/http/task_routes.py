@@ -26,9 +26,11 @@ from tracelake.runtime.crash_points import crash_point
 from tracelake.runtime.listeners import json_response, listener_app
 from tracelake.runtime.logs import is_debugging
 from tracelake.store.db import OUTAGES, answers, unavailable
-from tracelake.wire.buffer_messages import BufferPublishRequest
-from tracelake.wire.identity_messages import CredentialsRequest
-from tracelake.wire.output_messages import (
+from tracelake.wire.calls.read_call import read_message
+from tracelake.wire.internal.identity import CredentialsRequest
+from tracelake.wire.task.buffers import BufferPublishRequest
+from tracelake.wire.task.lifecycle import HeartbeatRequest, LogsRequest
+from tracelake.wire.task.outputs import (
     MAX_COMPLETION_BYTES,
     CompleteBatchAnswer,
     CompleteBatchRequest,
@@ -36,8 +38,6 @@ from tracelake.wire.output_messages import (
     EventsRequest,
     FilesRequest,
 )
-from tracelake.wire.read_call import read_message
-from tracelake.wire.task_messages import HeartbeatRequest, LogsRequest
 
 log = structlog.get_logger()
 

@@ -78,11 +78,11 @@ from tracelake.runtime.read_body import read_bounded
 from tracelake.runtime.tracing import set_attributes
 from tracelake.store.db import OUTAGES, unavailable
 from tracelake.store.identity import User
+from tracelake.wire.calls.read_call import read_body, read_query, require_platform, require_role
+from tracelake.wire.calls.user_calls import CALLS, Call, named
 from tracelake.wire.message import Message
-from tracelake.wire.read_call import read_body, read_query, require_platform, require_role
 from tracelake.wire.record_call import client_of, object_of
 from tracelake.wire.user.backfills import BackfillRow
-from tracelake.wire.user.calls import CALLS, Call, named
 from tracelake.wire.user.dags import ActivateAnswer, DagWarning, DeployAnswer, TriggerAnswer, TriggerRequest
 from tracelake.wire.user.datasets import InvalidateAnswer, InvalidateRequest
 from tracelake.wire.user.releases import Plan, ReleaseAnswer

@@ -11,8 +11,8 @@ from starlette.routing import Route
 from tracelake.dispatcher.tasks.stop_signals import Stops
 from tracelake.errors import InvalidRequest
 from tracelake.runtime.listeners import cancel_on_disconnect, json_response
-from tracelake.wire.changes import CHANGES_SECONDS, ChangesAnswer
-from tracelake.wire.task_messages import STOPS_MARK
+from tracelake.wire.internal.changes import CHANGES_SECONDS, ChangesAnswer
+from tracelake.wire.task.lifecycle import STOPS_MARK
 
 
 def changes_route(path: str, signal: Stops) -> Route:

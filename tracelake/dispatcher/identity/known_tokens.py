@@ -17,7 +17,7 @@ import asyncpg
 from tracelake.dispatcher.signal import Changed
 from tracelake.domain.service_tokens import ANY_LISTENER
 from tracelake.store.queries import Row, fetch_rows, queries
-from tracelake.wire.service_gate import ServiceCaller
+from tracelake.wire.service.gate import ServiceCaller
 
 MOST_SECONDS: Final = 3.0
 """How old what is in memory may be."""

@@ -17,7 +17,7 @@ from tracelake.settings import LoginRule
 from tracelake.store.identity import find_user
 from tracelake.store.login_rules import unusable_rules, why_unusable
 from tracelake.store.queries import Connection, queries
-from tracelake.wire.identity_messages import LoginClaim, UserLoginAnswer, UserLoginRequest
+from tracelake.wire.internal.identity import LoginClaim, UserLoginAnswer, UserLoginRequest
 
 log = structlog.get_logger()
 

@@ -14,7 +14,7 @@ from tracelake.domain.suggest import closest
 from tracelake.errors import Conflict, InvalidRequest, NotFound
 from tracelake.settings import RuntimeSettings
 from tracelake.store.queries import Queryable, queries
-from tracelake.wire.service_calls import CLAIMING
+from tracelake.wire.service.calls import CLAIMING
 from tracelake.wire.user.identity import (
     ServiceTokenList,
     ServiceTokenMade,

@@ -12,7 +12,7 @@ from tracelake.domain.subjects import USER_TOKEN
 from tracelake.errors import Conflict, Forbidden, InvalidRequest, NotFound
 from tracelake.store.identity import User
 from tracelake.store.queries import Queryable, queries
-from tracelake.wire.call import ROLES
+from tracelake.wire.calls.call import ROLES
 from tracelake.wire.user.identity import TokenList, TokenMade, TokenRequest, TokenRevoked, TokenRow
 
 

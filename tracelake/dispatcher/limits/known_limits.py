@@ -11,7 +11,7 @@ from uuid import UUID
 import asyncpg
 
 from tracelake.store.queries import Row, fetch_rows, queries
-from tracelake.wire.query_messages import QueryLimits
+from tracelake.wire.internal.queries import QueryLimits
 
 MOST_SECONDS: Final = 1.0
 """How old what is in memory may be."""

@@ -22,7 +22,7 @@ from tracelake.store.queries import Row, fetch_rows, queries
 BATCH = 500
 
 
-class Batch(Row, frozen=True):
+class AppliedBatch(Row, frozen=True):
     id: UUID
     batch_uri: str
     repaired_uri: str | None
@@ -50,7 +50,7 @@ class DeleteAppliedBatches(Periodic):
         async with self.pool.acquire() as connection, connection.transaction():
             if not await may_delete_files(connection):
                 return 0
-            batches = await fetch_rows(connection, sql["lock_deletable"], Batch, self.keep, BATCH)
+            batches = await fetch_rows(connection, sql["lock_deletable"], AppliedBatch, self.keep, BATCH)
             if batches:
                 crash_point("delete_applied_batches.before_remove")
                 names = [name for batch in batches for name in batch.names]

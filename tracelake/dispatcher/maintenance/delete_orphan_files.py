@@ -16,7 +16,7 @@ from uuid import UUID
 
 import asyncpg
 
-from tracelake.dispatcher.maintenance.delete_applied_batches import Batch
+from tracelake.dispatcher.maintenance.delete_applied_batches import AppliedBatch
 from tracelake.dispatcher.maintenance.loop import Periodic
 from tracelake.domain.object_names import Folder, ObjectName
 from tracelake.domain.storage_locations import buffer_folder, repaired_name, scratch_folder, shared_buffer_folder
@@ -24,14 +24,14 @@ from tracelake.ports import ObjectStore
 from tracelake.runtime.crash_points import crash_point
 from tracelake.store.files_lock import may_delete_files
 from tracelake.store.queries import Connection, Row, fetch_rows, queries
-from tracelake.wire.markers import MARKER, attempt_folder
+from tracelake.wire.task.markers import MARKER, attempt_folder
 
 BATCH = 500
 GRACE = timedelta(hours=1)
 """Longer than an attempt that lost its lease can keep writing unnoticed."""
 
 
-class Attempt(Row, frozen=True):
+class EndedAttempt(Row, frozen=True):
     task_id: UUID
     attempt: int
     started_at: datetime
@@ -70,7 +70,9 @@ class DeleteOrphanFiles(Periodic):
             mark = await connection.fetchval(sql["lock_mark"])
             if mark is None or not await may_delete_files(connection):
                 return 0
-            attempts = _settled(await fetch_rows(connection, sql["list_attempts"], Attempt, mark, self.grace, BATCH))
+            attempts = _settled(
+                await fetch_rows(connection, sql["list_attempts"], EndedAttempt, mark, self.grace, BATCH)
+            )
             if attempts:
                 crash_point("delete_orphan_files.before_remove")
                 await self._sweep(connection, attempts)
@@ -79,7 +81,7 @@ class DeleteOrphanFiles(Periodic):
         crash_point("delete_orphan_files.after_mark", when=attempts)
         return len(attempts)
 
-    async def _sweep(self, connection: Connection, attempts: Sequence[Attempt]) -> None:
+    async def _sweep(self, connection: Connection, attempts: Sequence[EndedAttempt]) -> None:
         folders = [folder for attempt in attempts for folder in attempt.folders(self.scratch_bucket)]
         sql = queries("orphan_files")
         files = await connection.fetch(sql["list_referenced_files"], [str(folder) for folder in folders])
@@ -91,14 +93,14 @@ class DeleteOrphanFiles(Periodic):
         await asyncio.to_thread(_delete, self.objects, folders, referenced, repaired)
 
 
-async def _published_batches(connection: Connection, attempts: Sequence[Attempt]) -> list[Batch]:
+async def _published_batches(connection: Connection, attempts: Sequence[EndedAttempt]) -> list[AppliedBatch]:
     if not attempts:
         return []
     columns = [attempt.task_id for attempt in attempts], [attempt.attempt for attempt in attempts]
-    return await fetch_rows(connection, queries("orphan_files")["list_published_batches"], Batch, *columns)
+    return await fetch_rows(connection, queries("orphan_files")["list_published_batches"], AppliedBatch, *columns)
 
 
-def _settled(attempts: Sequence[Attempt]) -> list[Attempt]:
+def _settled(attempts: Sequence[EndedAttempt]) -> list[EndedAttempt]:
     """Those before the first that may still write; of several that began at the same time, all or none."""
     waiting = next((attempt.started_at for attempt in attempts if not attempt.settled), None)
     return [attempt for attempt in attempts if waiting is None or attempt.started_at < waiting]

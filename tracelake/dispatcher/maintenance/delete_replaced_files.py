@@ -24,7 +24,7 @@ from tracelake.ports import ObjectStore
 from tracelake.runtime.crash_points import crash_point
 from tracelake.store.files_lock import may_delete_files
 from tracelake.store.queries import Queryable, Row, fetch_rows, queries
-from tracelake.wire.markers import MARKER
+from tracelake.wire.task.markers import MARKER
 
 log = structlog.get_logger()
 

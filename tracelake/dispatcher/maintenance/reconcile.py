@@ -54,7 +54,7 @@ class Commit(Row, frozen=True):
     attempt: int
 
 
-class CommittedPartition(Row, frozen=True):
+class UnroutedPartition(Row, frozen=True):
     dataset_uuid: UUID
     number: int
     partition_key: str
@@ -145,12 +145,12 @@ async def _insert_missing_events(connection: Connection, start: datetime, stop: 
     commits = {(commit.dataset_uuid, commit.number): commit for commit in rows}
     if not commits:
         return 0
-    partitions = await fetch_rows(connection, sql["list_partitions"], CommittedPartition, *transposed(list(commits), 2))
+    partitions = await fetch_rows(connection, sql["list_partitions"], UnroutedPartition, *transposed(list(commits), 2))
     events = [_event_columns(commits[part.dataset_uuid, part.number], part) for part in partitions]
     return int(await connection.fetchval(sql["insert_events"], *transposed(events, 13)))
 
 
-def _event_columns(commit: Commit, partition: CommittedPartition) -> tuple[Any, ...]:
+def _event_columns(commit: Commit, partition: UnroutedPartition) -> tuple[Any, ...]:
     if partition.start is None or partition.stop is None:
         scope = read_scope(partition_key=partition.partition_key)
     else:

@@ -25,7 +25,7 @@ from tracelake.ports import ObjectStore
 from tracelake.runtime.crash_points import crash_point
 from tracelake.store.files_lock import may_delete_files
 from tracelake.store.queries import Row, fetch_rows, find_row, queries
-from tracelake.wire.markers import MARKER, attempt_folder
+from tracelake.wire.task.markers import MARKER, attempt_folder
 
 BATCH: Final = 20
 NAMES: Final = 1_000

@@ -21,7 +21,7 @@ from tracelake.domain.filter.tree import columns_of
 from tracelake.domain.ids import DatasetId
 from tracelake.errors import BadInput
 from tracelake.store.queries import Row
-from tracelake.wire.markers import NUMBER
+from tracelake.wire.task.markers import NUMBER
 from tracelake.wire.user.releases import UnreadChange
 
 

@@ -33,7 +33,7 @@ class ActiveDag(Row, frozen=True):
     yaml_hash: str
 
 
-class Reader(Row, frozen=True):
+class ReleaseReader(Row, frozen=True):
     dataset_uuid: UUID
     dag_name: str
     job_name: str
@@ -70,7 +70,7 @@ class Change:
     members: Sequence[Member]
     pointers: Sequence[Pointer]
     """What the active versions of the members serve."""
-    readers: Sequence[Reader]
+    readers: Sequence[ReleaseReader]
     """Of datasets of other DAGs, in the whole organisation."""
 
     @property
@@ -84,7 +84,7 @@ async def resolve(pool: asyncpg.Pool, org_id: UUID, texts: Sequence[str], *, run
     given = await asyncio.to_thread(_by_name, texts)
     sql = queries("releases")
     active = {row.dag_name: row for row in await fetch_rows(pool, sql["list_active_versions"], ActiveDag, org_id)}
-    readers = await fetch_rows(pool, sql["list_readers"], Reader, org_id)
+    readers = await fetch_rows(pool, sql["list_readers"], ReleaseReader, org_id)
     return await _Resolving(pool, OrgId(org_id), known, active, readers, given).run()
 
 
@@ -104,7 +104,7 @@ class _Resolving:
     org: OrgId
     known: Catalog
     active: Mapping[str, ActiveDag]
-    readers: Sequence[Reader]
+    readers: Sequence[ReleaseReader]
     given: Mapping[str, str]
 
     async def run(self) -> Change:

@@ -22,8 +22,8 @@ from tracelake.dispatcher.releases.show import count_units
 from tracelake.dispatcher.signal import AfterCommit
 from tracelake.runtime.crash_points import crash_point
 from tracelake.store.queries import Connection, Row, fetch_row, find_row, queries
-from tracelake.wire.comparison_messages import ComparisonHeld, ComparisonReport, ComparisonTaken, ComparisonWork
-from tracelake.wire.query_messages import ColdFilesAnswer
+from tracelake.wire.internal.comparisons import ComparisonHeld, ComparisonReport, ComparisonTaken, ComparisonWork
+from tracelake.wire.internal.queries import ColdFilesAnswer
 
 LEASE: Final = timedelta(seconds=60)
 SHORTEST: Final = 0.1

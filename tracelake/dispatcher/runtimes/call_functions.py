@@ -39,8 +39,8 @@ from tracelake.settings import RuntimeSettings
 from tracelake.store.db import OUTAGES
 from tracelake.store.queries import find_row, queries
 from tracelake.store.tasks import status_of
-from tracelake.wire.output_messages import CompleteRequest
-from tracelake.wire.task_messages import Claimed, ClaimRequest, HeartbeatAnswer, HeartbeatRequest, Invocation
+from tracelake.wire.task.lifecycle import Claimed, ClaimRequest, HeartbeatAnswer, HeartbeatRequest, Invocation
+from tracelake.wire.task.outputs import CompleteRequest
 
 log = structlog.get_logger()
 

@@ -30,8 +30,8 @@ from tracelake.runtime.crash_points import crash_point
 from tracelake.runtime.logs import log_fields
 from tracelake.runtime.tracing import span
 from tracelake.store.queries import Connection, queries
-from tracelake.wire.output_messages import CompleteRequest
-from tracelake.wire.task_messages import Claimed, ClaimRequest, TaskPayload
+from tracelake.wire.task.lifecycle import Claimed, ClaimRequest, TaskPayload
+from tracelake.wire.task.outputs import CompleteRequest
 
 log = structlog.get_logger()
 

@@ -23,7 +23,7 @@ from tracelake.domain.sources.decide_slots import Decision, Overlap, Rules, Stan
 from tracelake.domain.sources.schedule import Dst, Schedule
 from tracelake.runtime.crash_points import crash_point
 from tracelake.store.queries import Connection, Row, fetch_row, fetch_rows, queries
-from tracelake.wire.source_messages import FiredAnswer
+from tracelake.wire.internal.sources import FiredAnswer
 
 BATCH = 100
 AFTER_FAILURE = timedelta(minutes=1)

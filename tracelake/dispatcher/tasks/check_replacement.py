@@ -17,7 +17,7 @@ from tracelake.domain.event import RangeScope, partition_key, read_scope
 from tracelake.domain.ranges import Range, format_partition_key, merge, subtract
 from tracelake.errors import Conflict, Incompatible, InvalidRequest
 from tracelake.store.queries import Connection, queries
-from tracelake.wire.output_messages import OutputBody
+from tracelake.wire.task.outputs import OutputBody
 
 
 @dataclass(frozen=True)

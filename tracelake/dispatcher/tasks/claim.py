@@ -27,9 +27,9 @@ from tracelake.domain.task import TaskState, why_not_claimed
 from tracelake.runtime.coalesce import Coalesced
 from tracelake.runtime.crash_points import crash_point
 from tracelake.settings import RuntimeSettings
-from tracelake.store.jobs import Job, JobCache
+from tracelake.store.jobs import JobCache, StoredJob
 from tracelake.store.queries import Connection, Queryable, Row, fetch_rows, queries
-from tracelake.wire.task_messages import (
+from tracelake.wire.task.lifecycle import (
     AlertRef,
     BootstrapRef,
     Claimed,
@@ -64,7 +64,7 @@ NAMES = msgspec.json.Decoder(dict[UUID, str | None])
 INPUTS = msgspec.json.Decoder(list[InputRef])
 
 
-class TaskRow(Row, frozen=True):
+class ClaimedTask(Row, frozen=True):
     """A task as a claim returns it; for a fetch, without a lease."""
 
     task_id: UUID
@@ -96,7 +96,7 @@ class Payloads:
     runtimes: Mapping[str, RuntimeSettings]
     bundle_urls: BundleUrls
 
-    async def payload(self, job: Job, row: TaskRow) -> TaskPayload:
+    async def payload(self, job: StoredJob, row: ClaimedTask) -> TaskPayload:
         task = _payload(job, row, _inputs(row.inputs, _trigger_dataset(row.trigger)))
         bootstrap = _bootstrap(row.bootstrap)
         if bootstrap is not None:  # from the beginning: what a former version remembered is of what is reset now
@@ -113,7 +113,7 @@ class Payloads:
             task = msgspec.structs.replace(task, secrets=job.secrets)
         return task
 
-    def _may_have_secrets(self, job: Job) -> bool:
+    def _may_have_secrets(self, job: StoredJob) -> bool:
         """Checked again: it may be deployed from before this was refused, or its runtime be untrusted since."""
         runtime, operator = self.runtimes.get(job.runtime), operators().get(job.operator)
         takes = operator is not None and operator.takes_secrets
@@ -187,12 +187,14 @@ class Claimer:
             for task, (item, names) in named.items()
         }
 
-    async def _claim(self, database: Queryable, asked: Sequence[ClaimRequest]) -> list[TaskRow]:
-        rows = await fetch_rows(database, queries("claim")["claim_tasks"], TaskRow, *_columns(asked), _runtimes(asked))
+    async def _claim(self, database: Queryable, asked: Sequence[ClaimRequest]) -> list[ClaimedTask]:
+        rows = await fetch_rows(
+            database, queries("claim")["claim_tasks"], ClaimedTask, *_columns(asked), _runtimes(asked)
+        )
         self.after.metrics.moved(TaskState.QUEUED, TaskState.RUNNING, len(rows))
         return rows
 
-    async def _claim_waiting(self, database: Queryable, asked: Sequence[ClaimRequest]) -> list[TaskRow]:
+    async def _claim_waiting(self, database: Queryable, asked: Sequence[ClaimRequest]) -> list[ClaimedTask]:
         """Tasks that wait and were not given. Those whose work a later task of their job does too are closed. The
         others are asked for again: what stood before them may have ended meanwhile.
         """
@@ -205,7 +207,7 @@ class Claimer:
         return await self._claim(database, left) if left else []
 
     async def _answers(
-        self, jobs: JobCache, rows: Sequence[TaskRow], *, one_by_one: bool
+        self, jobs: JobCache, rows: Sequence[ClaimedTask], *, one_by_one: bool
     ) -> dict[UUID, Claimed | Exception]:
         """By task. `one_by_one`: on one connection, or where nothing is waited for."""
         if one_by_one:
@@ -217,14 +219,14 @@ class Claimer:
             answers |= {row.task_id: answer for row, answer in zip(some, given, strict=True)}
         return answers
 
-    async def _answer(self, jobs: JobCache, row: TaskRow) -> Claimed | Exception:
+    async def _answer(self, jobs: JobCache, row: ClaimedTask) -> Claimed | Exception:
         """An error with one task (its code cannot be read, say) is the answer to its caller alone."""
         try:
             return await self._claimed(await jobs.get(row.job_id), row)
         except Exception as wrong:  # noqa: BLE001 - it is the answer
             return wrong
 
-    async def _claimed(self, job: Job, row: TaskRow) -> Claimed:
+    async def _claimed(self, job: StoredJob, row: ClaimedTask) -> Claimed:
         self.names.remember(row.task_id, job)
         self.after.leases.due_in(job.heartbeat_timeout_seconds)
         task = await self.payloads.payload(job, row)
@@ -263,15 +265,15 @@ def _lease_token(asked: ClaimRequest) -> UUID:
     return uuid5(asked.claim_id, str(asked.task_id)) if asked.claim_id else uuid4()
 
 
-async def claim_again(database: Queryable, asked: Sequence[ClaimRequest]) -> list[TaskRow]:
+async def claim_again(database: Queryable, asked: Sequence[ClaimRequest]) -> list[ClaimedTask]:
     """Those that the callers hold already: their first answer was lost."""
     repeatable = [request for request in asked if request.claim_id]
     if not repeatable:
         return []
-    return await fetch_rows(database, queries("claim")["claim_again"], TaskRow, *_columns(repeatable))
+    return await fetch_rows(database, queries("claim")["claim_again"], ClaimedTask, *_columns(repeatable))
 
 
-def _payload(job: Job, row: TaskRow, inputs: list[InputRef]) -> TaskPayload:
+def _payload(job: StoredJob, row: ClaimedTask, inputs: list[InputRef]) -> TaskPayload:
     names = _names(row)
     return TaskPayload(
         task_id=row.task_id,
@@ -307,7 +309,7 @@ def _bootstrap(asked: str | None) -> BootstrapRef | None:
     return found if found is not None and found.reset_outputs else None
 
 
-def _names(row: TaskRow) -> dict[UUID, str | None]:
+def _names(row: ClaimedTask) -> dict[UUID, str | None]:
     """The published names of what it writes, as they are now: a job is kept for ever, a name is not."""
     return NAMES.decode(row.names or "{}")
 

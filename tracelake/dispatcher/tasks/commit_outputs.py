@@ -29,10 +29,10 @@ from tracelake.domain.ledger import PartitionContent, content_hash, files_hash
 from tracelake.domain.object_names import SCHEME, Folder
 from tracelake.domain.ranges import inclusive
 from tracelake.errors import Conflict, Forbidden, Incompatible, InvalidRequest
-from tracelake.store.jobs import Job
+from tracelake.store.jobs import StoredJob
 from tracelake.store.queries import Connection, Row, find_row, queries
-from tracelake.wire.markers import ColumnEntry, in_words
-from tracelake.wire.output_messages import CompleteRequest, OutputBody, PublishedBody, StorageRef
+from tracelake.wire.task.markers import ColumnEntry, in_words
+from tracelake.wire.task.outputs import CompleteRequest, OutputBody, PublishedBody, StorageRef
 
 GLOB: Final = re.compile(r"[A-Za-z0-9_.*-]{1,255}")
 """As the schema has it."""
@@ -65,7 +65,7 @@ async def lock_commits(connection: Connection, datasets: Iterable[UUID]) -> None
 
 async def commit_outputs(
     connection: Connection,
-    job: Job,
+    job: StoredJob,
     request: CompleteRequest,
     claims: Claims,
     *,
@@ -262,7 +262,7 @@ def _range_version(published: PublishedBody) -> UUID:
     )
 
 
-def _refuse_other_index(output: OutputBody, where: str, job: Job) -> None:
+def _refuse_other_index(output: OutputBody, where: str, job: StoredJob) -> None:
     indexes = {item.dataset_uuid: item.output_index for item in job.outputs}
     if output.output_index is not None and indexes.get(output.dataset_uuid) != output.output_index:
         raise InvalidRequest(

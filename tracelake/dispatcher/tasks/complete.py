@@ -25,7 +25,7 @@ from tracelake.errors import TraceError
 from tracelake.ports import ObjectStore
 from tracelake.runtime.coalesce import Coalesced
 from tracelake.runtime.crash_points import crash_point
-from tracelake.wire.output_messages import CompleteAnswer, CompleteRequest
+from tracelake.wire.task.outputs import CompleteAnswer, CompleteRequest
 
 Answer = CompleteAnswer | BaseException
 

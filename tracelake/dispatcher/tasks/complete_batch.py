@@ -32,7 +32,7 @@ from tracelake.runtime.crash_points import crash_point
 from tracelake.store.jobs import JobCache
 from tracelake.store.queries import Connection, Queryable, Row, fetch_rows, queries
 from tracelake.store.tasks import FencedTask, fence_columns, is_over, lock_fenced, not_current
-from tracelake.wire.output_messages import CompleteAnswer
+from tracelake.wire.task.outputs import CompleteAnswer
 
 Commits = Mapping[UUID, Committed]
 Effect = Commits | TraceError

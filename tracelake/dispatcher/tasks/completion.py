@@ -18,7 +18,7 @@ from tracelake.domain.event import PartitionScope
 from tracelake.domain.task import TaskState
 from tracelake.errors import InvalidRequest
 from tracelake.ports import ObjectStore
-from tracelake.wire.output_messages import CompleteRequest
+from tracelake.wire.task.outputs import CompleteRequest
 from tracelake.wire.user.tasks import Fault
 
 

@@ -8,18 +8,18 @@ from uuid import UUID
 import asyncpg
 
 from tracelake.dispatcher.alerts.of_tasks import alerts_of
-from tracelake.dispatcher.tasks.claim import Payloads, TaskRow
+from tracelake.dispatcher.tasks.claim import ClaimedTask, Payloads
 from tracelake.errors import NotFound
 from tracelake.store.jobs import JobCache
 from tracelake.store.queries import find_row, queries
-from tracelake.wire.task_messages import FetchAnswer, TaskPayload
+from tracelake.wire.task.lifecycle import FetchAnswer, TaskPayload
 
 
 async def fetch_task(
     pool: asyncpg.Pool, jobs: JobCache, payloads: Payloads, runtimes: Collection[str], task_id: UUID
 ) -> FetchAnswer:
     """A task of another runtime than these does not exist for the caller."""
-    row = await find_row(pool, queries("claim")["fetch_task"], TaskRow, task_id)
+    row = await find_row(pool, queries("claim")["fetch_task"], ClaimedTask, task_id)
     job = await jobs.get(row.job_id) if row is not None else None
     if row is None or job is None or job.runtime not in runtimes:
         raise NotFound("no such task", where="query task_id")

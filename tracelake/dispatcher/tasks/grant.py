@@ -17,9 +17,9 @@ from tracelake.domain.storage_locations import buffer_folder, scratch_folder, sh
 from tracelake.ports import Signer
 from tracelake.settings import TokenSettings
 from tracelake.store.clock import DatabaseClock
-from tracelake.store.jobs import Job
-from tracelake.wire.markers import attempt_folder
-from tracelake.wire.task_messages import InputRef
+from tracelake.store.jobs import StoredJob
+from tracelake.wire.task.lifecycle import InputRef
+from tracelake.wire.task.markers import attempt_folder
 
 NAME_ROOM: Final = 120
 """Of a name's 128 characters, so that a number fits behind."""
@@ -38,7 +38,7 @@ class TokenMint:
 
     async def token_for(
         self,
-        job: Job,
+        job: StoredJob,
         task_id: UUID,
         attempt: int,
         inputs: Sequence[InputRef],
@@ -53,7 +53,7 @@ class TokenMint:
 
     def claims_for(
         self,
-        job: Job,
+        job: StoredJob,
         task_id: UUID,
         attempt: int,
         inputs: Sequence[InputRef],
@@ -96,7 +96,7 @@ class TokenMint:
         return await mint(self.signer, fresh)
 
 
-def _folders(scratch: str, job: Job, task_id: UUID, attempt: int) -> Iterator[Folder]:
+def _folders(scratch: str, job: StoredJob, task_id: UUID, attempt: int) -> Iterator[Folder]:
     """Where it may write: its files, its batches for the sink, and what it needs for itself."""
     for output in job.outputs:
         if output.storage_location.startswith(SCHEME):
@@ -139,7 +139,7 @@ def _tries(name: str) -> Iterator[str]:
     yield from (f"{name[:NAME_ROOM]}_{n}" for n in count(2))
 
 
-def _written(job: Job, names: Mapping[UUID, str | None]) -> list[GrantedDataset]:
+def _written(job: StoredJob, names: Mapping[UUID, str | None]) -> list[GrantedDataset]:
     return [
         GrantedDataset(
             DatasetId(item.dataset_uuid),

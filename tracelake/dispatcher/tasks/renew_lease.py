@@ -19,7 +19,7 @@ from tracelake.runtime.crash_points import crash_point
 from tracelake.runtime.metrics import Metrics
 from tracelake.store.queries import Row, fetch_rows, queries
 from tracelake.store.tasks import fence_columns, is_over, not_current
-from tracelake.wire.task_messages import HeartbeatAnswer, HeartbeatRequest
+from tracelake.wire.task.lifecycle import HeartbeatAnswer, HeartbeatRequest
 
 
 @dataclass(frozen=True)

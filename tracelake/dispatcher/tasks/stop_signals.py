@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable
 from secrets import token_hex
 
-from tracelake.wire.task_messages import StopsAnswer
+from tracelake.wire.task.lifecycle import StopsAnswer
 
 GATHER_SECONDS = 0.05
 """How long tasks that are ended in a row are collected into one signal."""

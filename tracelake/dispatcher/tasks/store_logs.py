@@ -8,7 +8,7 @@ import asyncpg
 
 from tracelake.store.queries import queries
 from tracelake.store.tasks import not_current
-from tracelake.wire.task_messages import LogsAnswer, LogsRequest
+from tracelake.wire.task.lifecycle import LogsAnswer, LogsRequest
 
 ROOM: Final = 1_000
 """Lines of one attempt."""

@@ -17,8 +17,8 @@ from tracelake.capability.claims import Claims
 from tracelake.domain.object_names import SCHEME, Folder
 from tracelake.errors import Conflict, Forbidden, InvalidRequest, NotFound
 from tracelake.ports import ObjectStore
-from tracelake.wire.markers import ColumnEntry, FileEntry, Marker, attempt_folder, decode_marker, marker_in
-from tracelake.wire.output_messages import OutputBody
+from tracelake.wire.task.markers import ColumnEntry, FileEntry, Marker, attempt_folder, decode_marker, marker_in
+from tracelake.wire.task.outputs import OutputBody
 
 
 @dataclass(frozen=True)

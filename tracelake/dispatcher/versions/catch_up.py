@@ -37,7 +37,7 @@ WHILE_BUILDING = timedelta(seconds=1)
 """After so long the inputs of a release that is being built are compared again."""
 
 
-class Comparison(Row, frozen=True):
+class ComparedInput(Row, frozen=True):
     """An input of a job, and how far its comparison has come."""
 
     job_id: UUID
@@ -85,7 +85,7 @@ class CatchUp(Work):
         """A batch of the comparison that is due. 1 if there was one."""
         async with self.pool.acquire() as connection, connection.transaction():
             sql = queries("catch_up")
-            due = await find_row(connection, sql["take"], Comparison, self.settings.catch_up_queued, OVERLAP)
+            due = await find_row(connection, sql["take"], ComparedInput, self.settings.catch_up_queued, OVERLAP)
             if due is None:
                 await connection.execute(sql["forget"])
                 return 0
@@ -104,7 +104,7 @@ class CatchUp(Work):
         # Due, and yet it was not taken: the queue of its job is long. It is looked at again at the next beat.
         return float(seconds) if seconds is not None and seconds > 0 else None
 
-    async def _compare(self, connection: Connection, due: Comparison) -> Created:
+    async def _compare(self, connection: Connection, due: ComparedInput) -> Created:
         if due.dataset_version is None:
             return await self._end(connection, due, Created(0))
         generation = due.dataset_uuid, due.dataset_version
@@ -127,7 +127,9 @@ class CatchUp(Work):
         await connection.execute(queries("catch_up")["continue_pass"], *named, *place, created.count)
         return created
 
-    async def _create(self, connection: Connection, due: Comparison, version: UUID, units: Sequence[Unit]) -> Created:
+    async def _create(
+        self, connection: Connection, due: ComparedInput, version: UUID, units: Sequence[Unit]
+    ) -> Created:
         """Tasks; those whose outputs another task has written are completed with them at once."""
         read = due.job_id, due.dataset_uuid, version
         if self.reuse is None or not due.may_reuse or not units:
@@ -139,7 +141,7 @@ class CatchUp(Work):
         await connection.execute(queries("reuse")["wake_left"], held)
         return Created(len(held), reused)
 
-    async def _end(self, connection: Connection, due: Comparison, created: Created) -> Created:
+    async def _end(self, connection: Connection, due: ComparedInput, created: Created) -> Created:
         again = WHILE_BUILDING if due.builds else timedelta(seconds=self.settings.catch_up_seconds)
         next_at = due.settled_at if due.soon and not due.builds else None
         named = due.job_id, due.dataset_uuid

@@ -10,7 +10,7 @@ from uuid import UUID
 import asyncpg
 
 from tracelake.dispatcher.versions.compare import Read, State, list_reads, states
-from tracelake.dispatcher.versions.scope import Scope, find_scopes
+from tracelake.dispatcher.versions.scope import JobsOfDag, find_scopes
 from tracelake.dispatcher.versions.units import Unit
 from tracelake.domain.ranges import Range, format_partition_key
 from tracelake.wire.user.backfills import Gap, Gaps, GapsQuery, InputGaps
@@ -57,7 +57,7 @@ async def list_gaps(pool: asyncpg.Pool, org_id: UUID, query: GapsQuery) -> Gaps:
     return Gaps(of=query.of, complete=not found, inputs=found, checked=len(checked))
 
 
-async def _input_gaps(pool: asyncpg.Pool, scope: Scope, read: Read, limit: int) -> InputGaps:
+async def _input_gaps(pool: asyncpg.Pool, scope: JobsOfDag, read: Read, limit: int) -> InputGaps:
     summary = _Summary()
     async for page in states(pool, read):
         for unit, state in page:
@@ -65,7 +65,7 @@ async def _input_gaps(pool: asyncpg.Pool, scope: Scope, read: Read, limit: int) 
     return _answer(scope, read, summary, summary.runs[:limit])
 
 
-def _answer(scope: Scope, read: Read, summary: _Summary, shown: Sequence[_Run]) -> InputGaps:
+def _answer(scope: JobsOfDag, read: Read, summary: _Summary, shown: Sequence[_Run]) -> InputGaps:
     counts = summary.counts
     pending = counts["pending"] + counts["missing"]
     return InputGaps(

@@ -20,17 +20,17 @@ import msgspec
 import structlog
 
 from tracelake.dispatcher.dags.catalog import codes
-from tracelake.dispatcher.tasks.claim import INPUTS, NAMES, TaskRow
+from tracelake.dispatcher.tasks.claim import INPUTS, NAMES, ClaimedTask
 from tracelake.dispatcher.tasks.complete import Announcer
 from tracelake.dispatcher.tasks.complete_batch import BatchOptions, BatchResult, complete_in_transaction
 from tracelake.dispatcher.tasks.completion import Completion, completion_of
 from tracelake.dispatcher.tasks.grant import TokenMint
 from tracelake.dispatcher.tasks.verify_outputs import Schema
 from tracelake.domain.task import TaskState
-from tracelake.store.jobs import Job, JobOutput
+from tracelake.store.jobs import StoredJob, StoredOutput
 from tracelake.store.queries import Connection, Row, fetch_rows, queries
-from tracelake.wire.markers import ColumnEntry
-from tracelake.wire.output_messages import CompleteRequest, EventBody, OutputBody, Summary
+from tracelake.wire.task.markers import ColumnEntry
+from tracelake.wire.task.outputs import CompleteRequest, EventBody, OutputBody, Summary
 
 log = structlog.get_logger()
 
@@ -120,17 +120,19 @@ class ReuseOutputs:
             raise _NotReused(others)
         return result
 
-    async def _claim(self, connection: Connection, originals: Originals) -> list[TaskRow]:
+    async def _claim(self, connection: Connection, originals: Originals) -> list[ClaimedTask]:
         tasks = list(originals)
         await connection.execute(queries("reuse")["wake_here"], tasks)
         any_runtime: list[str | None] = [None] * len(tasks)
         asked = tasks, [f"dispatcher {self.options.replica}"] * len(tasks), [uuid4() for _ in tasks], any_runtime
-        rows = await fetch_rows(connection, queries("claim")["claim_tasks"], TaskRow, *asked)
+        rows = await fetch_rows(connection, queries("claim")["claim_tasks"], ClaimedTask, *asked)
         if left := originals.keys() - {row.task_id for row in rows}:
             raise _NotReused(left)
         return rows
 
-    async def _completion(self, connection: Connection, row: TaskRow, parts: Sequence[OriginalPartition]) -> Completion:
+    async def _completion(
+        self, connection: Connection, row: ClaimedTask, parts: Sequence[OriginalPartition]
+    ) -> Completion:
         job = await self.options.jobs.through(connection).get(row.job_id)
         inputs = INPUTS.decode(row.inputs or "[]")
         claims = self.tokens.claims_for(job, row.task_id, row.attempt, inputs, names=NAMES.decode(row.names or "{}"))
@@ -152,11 +154,11 @@ async def _find_originals(connection: Connection, tasks: Sequence[UUID]) -> Orig
     return found
 
 
-def _output_of(job: Job, part: OriginalPartition) -> JobOutput:
+def _output_of(job: StoredJob, part: OriginalPartition) -> StoredOutput:
     return next(output for output in job.outputs if output.dataset_uuid == part.dataset_uuid)
 
 
-def _output(part: OriginalPartition, output: JobOutput) -> OutputBody:
+def _output(part: OriginalPartition, output: StoredOutput) -> OutputBody:
     return OutputBody(
         dataset_uuid=output.dataset_uuid,
         dataset_version=output.dataset_version,
@@ -174,7 +176,7 @@ def _output(part: OriginalPartition, output: JobOutput) -> OutputBody:
     )
 
 
-def _event(part: OriginalPartition, output: JobOutput) -> EventBody:
+def _event(part: OriginalPartition, output: StoredOutput) -> EventBody:
     return EventBody(
         dataset_uuid=output.dataset_uuid,
         dataset_version=output.dataset_version,

@@ -27,20 +27,20 @@ class Writer(Row, frozen=True):
 
 
 @dataclass(frozen=True)
-class Scope:
+class JobsOfDag:
     dag: str
     job: str | None = None
 
 
-async def find_scopes(database: Queryable, org_id: UUID, name: str) -> Sequence[Scope]:
+async def find_scopes(database: Queryable, org_id: UUID, name: str) -> Sequence[JobsOfDag]:
     dag, _, job = name.partition(".")
     known = await list_known(database, org_id)
     if any(row.dag_name == dag for row in known):
         require_job(known, dag, job or None)
-        return [Scope(dag, job or None)]
+        return [JobsOfDag(dag, job or None)]
     writers = [] if job else await _writers(database, org_id, name)
     if writers:
-        return [Scope(writer.dag_name, writer.job_name) for writer in writers]
+        return [JobsOfDag(writer.dag_name, writer.job_name) for writer in writers]
     datasets = [row["name"] for row in await database.fetch(queries("catch_up")["list_dataset_names"], org_id)]
     hint = nearest(name, [*{row.dag_name for row in known}, *datasets])
     raise NotFound(f"no DAG or dataset {name!r}", where="of", hint=hint or "`trace dag list` and `trace dataset list`")

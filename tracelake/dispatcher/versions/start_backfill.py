@@ -24,7 +24,7 @@ MANUAL = "manual"
 
 
 @dataclass(frozen=True)
-class Plan:
+class BackfillPlan:
     job: str | None
     span: Range | None
     planned: int
@@ -82,7 +82,7 @@ async def source_outputs(database: Queryable, org_id: UUID, dag: str, job: str) 
     return await fetch_rows(database, queries("backfills")["list_outputs"], SourceOutput, org_id, dag, job)
 
 
-async def _plan(pool: asyncpg.Pool, org_id: UUID, dag: str, request: BackfillRequest) -> Plan:
+async def _plan(pool: asyncpg.Pool, org_id: UUID, dag: str, request: BackfillRequest) -> BackfillPlan:
     span = _span(request)
     jobs = require_job(await list_known(pool, org_id), dag, request.job)
     chosen = _chosen(dag, request, jobs, span)
@@ -100,7 +100,9 @@ async def _plan(pool: asyncpg.Pool, org_id: UUID, dag: str, request: BackfillReq
             hint="`trace dataset show` prints the blocks of a dataset; a manual source is backfilled by its own name",
         )
     redone = counts["done"] + counts["failed"] if request.again else 0
-    return Plan(job, span, counts["missing"] + redone, counts["done"] + counts["pending"] - (redone and counts["done"]))
+    return BackfillPlan(
+        job, span, counts["missing"] + redone, counts["done"] + counts["pending"] - (redone and counts["done"])
+    )
 
 
 def _span(request: BackfillRequest) -> Range | None:
@@ -132,7 +134,7 @@ def _chosen(dag: str, request: BackfillRequest, jobs: Sequence[KnownJob], span: 
 
 async def _plan_source(
     pool: asyncpg.Pool, org_id: UUID, job: KnownJob, request: BackfillRequest, span: Range | None
-) -> Plan:
+) -> BackfillPlan:
     name = f"{job.dag_name}.{job.job_name}"
     if job.source != MANUAL:
         hint = "name a job that reads it"
@@ -149,7 +151,7 @@ async def _plan_source(
         raise InvalidRequest(f"{name} is a manual source, which processes nothing", where="/again", hint=hint)
     outputs = await source_outputs(pool, org_id, job.dag_name, str(job.job_name))
     missing = max([sum(map(len, await missing_ranges(pool, output, span))) for output in outputs], default=0)
-    return Plan(job.job_name, span, missing, len(span) - missing)
+    return BackfillPlan(job.job_name, span, missing, len(span) - missing)
 
 
 def _refuse_effects(dag: str, reads: Sequence[Read]) -> None:

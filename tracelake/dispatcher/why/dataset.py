@@ -16,7 +16,7 @@ TROUBLE = ("failed", "waits for a retry", "queued")
 TIME = "%Y-%m-%d %H:%M:%S %Z"
 
 
-class Writer(Row, frozen=True):
+class WritingJob(Row, frozen=True):
     """An active job that writes the dataset, with one state of its tasks that have not completed."""
 
     dag: str
@@ -46,7 +46,7 @@ class LastEvent(Row, frozen=True):
     created_at: datetime
 
 
-def dataset_summary(dataset: DatasetDetail, writers: Sequence[Writer], event: LastEvent | None) -> Explanation:
+def dataset_summary(dataset: DatasetDetail, writers: Sequence[WritingJob], event: LastEvent | None) -> Explanation:
     subject = dataset.name or str(dataset.dataset_uuid)
     stopped = _stop(dataset, writers, event)
     sentences = [_commit(dataset, event), *(_tasks(writer) for writer in writers if writer.state)]
@@ -69,7 +69,7 @@ def _commit(dataset: DatasetDetail, event: LastEvent | None) -> str:
     return f"Its last commit is {dataset.last_commit}{at}{contents}."
 
 
-def _tasks(writer: Writer) -> str:
+def _tasks(writer: WritingJob) -> str:
     count, name = writer.tasks, writer.name
     noun, waits = ("task", "waits") if count == 1 else ("tasks", "wait")
     if writer.state == "failed":
@@ -79,7 +79,7 @@ def _tasks(writer: Writer) -> str:
     return f"{count:,} {noun} of {name} {'is' if count == 1 else 'are'} {writer.state}."
 
 
-def _steps(dataset: DatasetDetail, writers: Sequence[Writer]) -> Iterator[Step]:
+def _steps(dataset: DatasetDetail, writers: Sequence[WritingJob]) -> Iterator[Step]:
     """The newest commits, and the newest task of each state."""
     for commit in reversed(dataset.commits[:3]):
         rows = f" with {commit.rows:,} rows" if commit.rows is not None else ""
@@ -95,7 +95,7 @@ def _steps(dataset: DatasetDetail, writers: Sequence[Writer]) -> Iterator[Step]:
             yield Step(kind="task", at=writer.since, id=str(writer.newest), sentence=sentence)
 
 
-def _stop(dataset: DatasetDetail, writers: Sequence[Writer], event: LastEvent | None) -> Stop | None:
+def _stop(dataset: DatasetDetail, writers: Sequence[WritingJob], event: LastEvent | None) -> Stop | None:
     if not writers:
         return Stop(
             rule="not_active",
@@ -113,7 +113,7 @@ def _stop(dataset: DatasetDetail, writers: Sequence[Writer], event: LastEvent | 
     return None
 
 
-def _paused(writer: Writer) -> Stop:
+def _paused(writer: WritingJob) -> Stop:
     reason = writer.pause_reason or "manual"
     why = pause_sentence(reason, writer.pause_cause, writer.pause_limit, writer.pause_observed)
     waiting = f"; {writer.held:,} {'event waits' if writer.held == 1 else 'events wait'}" if writer.held else ""
@@ -122,7 +122,7 @@ def _paused(writer: Writer) -> Stop:
     return Stop(rule="paused", sentence=f"{writer.name} is {why}{waiting}.", since=writer.paused_since, hint=hint)
 
 
-def _nothing_yet(writer: Writer) -> Stop:
+def _nothing_yet(writer: WritingJob) -> Stop:
     if writer.source == "manual":
         hint = f"`trace trigger {writer.dag} {writer.job}`"
         return Stop(rule="source_has_not_made_it", sentence=f"{writer.name} is a manual source.", hint=hint)

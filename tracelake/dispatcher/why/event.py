@@ -13,7 +13,7 @@ from tracelake.store.queries import Row
 from tracelake.wire.user.why import Explanation, Step, Stop
 
 
-class EventRow(Row, frozen=True):
+class StoredEvent(Row, frozen=True):
     """An event and its outbox entry."""
 
     id: UUID
@@ -26,13 +26,13 @@ class EventRow(Row, frozen=True):
     last_error: str | None
 
 
-class DatasetEvent(EventRow, frozen=True):
+class DatasetEvent(StoredEvent, frozen=True):
     partition_key: str
     origin: str
     producer_task_id: UUID | None
 
 
-class Reader(Row, frozen=True):
+class ReadingJob(Row, frozen=True):
     dag: str
     job: str
     narrowed: bool
@@ -45,7 +45,7 @@ class Reader(Row, frozen=True):
 def event_status(
     subjects: tuple[str, str],
     event: DatasetEvent,
-    readers: Sequence[Reader],
+    readers: Sequence[ReadingJob],
     producer: Explanation | None,
     queued: Stop | None,
 ) -> Explanation:
@@ -59,7 +59,7 @@ def event_status(
     return Explanation(subject=subject, verdict=verdict, steps=steps, stopped=stopped)
 
 
-def refused(event: EventRow) -> Stop | None:
+def refused(event: StoredEvent) -> Stop | None:
     """Why an event will not be routed, if so."""
     if event.disposition == "AuditOnly":
         sentence = f"The event was only recorded: {event.audit_reason}."
@@ -71,7 +71,7 @@ def refused(event: EventRow) -> Stop | None:
     return None
 
 
-def unrouted(event: EventRow) -> Stop | None:
+def unrouted(event: StoredEvent) -> Stop | None:
     if event.routed_at is not None:
         return None
     because = f": {event.last_error}" if event.last_error else ""
@@ -84,7 +84,7 @@ def _step(name: str, event: DatasetEvent) -> Step:
     return Step(kind="event", at=event.created_at, id=str(event.id), sentence=sentence)
 
 
-def _readers(name: str, event: DatasetEvent, readers: Sequence[Reader]) -> Iterator[Step]:
+def _readers(name: str, event: DatasetEvent, readers: Sequence[ReadingJob]) -> Iterator[Step]:
     if event.routed_at is None:
         return
     for reader in readers:
@@ -100,7 +100,7 @@ def _readers(name: str, event: DatasetEvent, readers: Sequence[Reader]) -> Itera
             yield Step(kind="rule", at=event.routed_at, sentence=f"{rule}; the event was no new work for it.")
 
 
-def _stop(name: str, event: DatasetEvent, readers: Sequence[Reader]) -> Stop | None:
+def _stop(name: str, event: DatasetEvent, readers: Sequence[ReadingJob]) -> Stop | None:
     if stop := refused(event) or unrouted(event):
         return stop
     if not readers:
@@ -109,7 +109,7 @@ def _stop(name: str, event: DatasetEvent, readers: Sequence[Reader]) -> Stop | N
     return None
 
 
-def _verdict(name: str, event: DatasetEvent, readers: Sequence[Reader]) -> str:
+def _verdict(name: str, event: DatasetEvent, readers: Sequence[ReadingJob]) -> str:
     jobs = [f"{reader.dag}.{reader.job}" for reader in readers if reader.task is not None]
     created = f"a task of {', '.join(jobs)}" if jobs else "no new task"
     return f"{name} has {event.partition_key}, and the event about it created {created}."

@@ -9,8 +9,8 @@ import msgspec
 
 from tracelake.dispatcher.datasets.show import show_dataset
 from tracelake.dispatcher.tasks.show import no_such_task, show_task
-from tracelake.dispatcher.why.dataset import LastEvent, Writer, dataset_summary
-from tracelake.dispatcher.why.event import DatasetEvent, Reader, event_status
+from tracelake.dispatcher.why.dataset import LastEvent, WritingJob, dataset_summary
+from tracelake.dispatcher.why.event import DatasetEvent, ReadingJob, event_status
 from tracelake.dispatcher.why.partition import InputEvent, Producer, missing_ranges, not_written, nothing_made
 from tracelake.dispatcher.why.task import Facts, concerns, task_status
 from tracelake.domain.ranges import is_partition_key, parse_partition_key
@@ -52,7 +52,7 @@ async def explain(pool: asyncpg.Pool, user: User, query: WhyQuery) -> Explanatio
 
 async def explain_dataset(pool: asyncpg.Pool, user: User, dataset: str) -> Explanation:
     detail, sql = await show_dataset(pool, user, dataset), queries("user_why")
-    writers = await fetch_rows(pool, sql["list_writers"], Writer, user.org_id, detail.dataset_uuid)
+    writers = await fetch_rows(pool, sql["list_writers"], WritingJob, user.org_id, detail.dataset_uuid)
     event = await find_row(pool, sql["find_last_event"], LastEvent, user.org_id, detail.dataset_uuid)
     return dataset_summary(detail, writers, event)
 
@@ -98,7 +98,7 @@ async def _explain_event(
     pool: asyncpg.Pool, org_id: UUID, subjects: tuple[str, str], event: DatasetEvent, task: PartitionTask | None
 ) -> Explanation:
     """The dataset had an event about the partition, and no rows: the chain leads through its own event."""
-    readers = await fetch_rows(pool, queries("user_why")["list_readers"], Reader, event.id, org_id)
+    readers = await fetch_rows(pool, queries("user_why")["list_readers"], ReadingJob, event.id, org_id)
     sender = event.producer_task_id
     producer = await explain_task(pool, org_id, sender) if sender else None
     newer = None

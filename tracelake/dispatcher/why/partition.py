@@ -8,12 +8,12 @@ from datetime import datetime
 import msgspec
 
 from tracelake.dispatcher.flow.list_pauses import pause_sentence
-from tracelake.dispatcher.why.event import EventRow, refused, unrouted
+from tracelake.dispatcher.why.event import StoredEvent, refused, unrouted
 from tracelake.store.queries import Row
 from tracelake.wire.user.why import Explanation, Step, Stop
 
 
-class InputEvent(EventRow, frozen=True):
+class InputEvent(StoredEvent, frozen=True):
     dataset: str
     held_at: datetime | None
     pause_reason: str | None

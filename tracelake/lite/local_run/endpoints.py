@@ -17,12 +17,12 @@ from tracelake.lite.local_run.rows import Snapshot
 from tracelake.runtime.read_body import read_bounded
 from tracelake.udf.runtime_api import BASE, RuntimeApi
 from tracelake.udf.sandbox_listener import json_response, not_found
-from tracelake.wire.buffer_messages import BufferPublishAnswer, BufferPublishRequest
-from tracelake.wire.identity_messages import MountedStorage
+from tracelake.wire.internal.identity import MountedStorage
+from tracelake.wire.internal.queries import TaskQueryRequest
 from tracelake.wire.message import CAPABILITY_HEADER, Message, decode
-from tracelake.wire.output_messages import CompleteAnswer, CompleteRequest, EventsAnswer, EventsRequest
-from tracelake.wire.query_messages import TaskQueryRequest
-from tracelake.wire.task_messages import HeartbeatAnswer, HeartbeatRequest, Invocation, LogsAnswer, LogsRequest
+from tracelake.wire.task.buffers import BufferPublishAnswer, BufferPublishRequest
+from tracelake.wire.task.lifecycle import HeartbeatAnswer, HeartbeatRequest, Invocation, LogsAnswer, LogsRequest
+from tracelake.wire.task.outputs import CompleteAnswer, CompleteRequest, EventsAnswer, EventsRequest
 
 MOST_BYTES: Final = 16 * 1024 * 1024
 

@@ -14,7 +14,7 @@ from uuid import uuid4
 
 from tracelake.domain.hadoop_path import hadoop_path
 from tracelake.errors import BadInput
-from tracelake.wire.query_messages import QueryAnswer, ReadDataset, ResultColumn, TaskQueryRequest
+from tracelake.wire.internal.queries import QueryAnswer, ReadDataset, ResultColumn, TaskQueryRequest
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

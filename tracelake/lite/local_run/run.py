@@ -34,7 +34,7 @@ from tracelake.udf.runtime_api import FunctionError
 from tracelake.udf.sandbox_contents import Code, command, environment, local_run
 from tracelake.udf.sandbox_listener import SandboxListener
 from tracelake.udf.unpack import unpack
-from tracelake.wire.task_messages import AlertRef, InputRef, Invocation, JobRef, OutputRef, ScopeRef, UdfRef
+from tracelake.wire.task.lifecycle import AlertRef, InputRef, Invocation, JobRef, OutputRef, ScopeRef, UdfRef
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

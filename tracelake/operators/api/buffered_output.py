@@ -14,7 +14,7 @@ from tracelake.domain.object_names import Folder
 from tracelake.domain.ranges import Range
 from tracelake.errors import InvalidRequest
 from tracelake.operators.api.outputs import Output
-from tracelake.wire.output_messages import EventBody, OutputBody
+from tracelake.wire.task.outputs import EventBody, OutputBody
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -25,8 +25,8 @@ from tracelake.operators.api.outcome import describe, scope_of
 from tracelake.operators.api.outputs import Output
 from tracelake.ports import ObjectStore
 from tracelake.runtime.redact import Redact
-from tracelake.wire.output_messages import EventBody, FilesAnswer, InvalidationBody
-from tracelake.wire.task_messages import FireRef, OutputRef, TaskPayload
+from tracelake.wire.task.lifecycle import FireRef, OutputRef, TaskPayload
+from tracelake.wire.task.outputs import EventBody, FilesAnswer, InvalidationBody
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

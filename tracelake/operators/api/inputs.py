@@ -16,9 +16,9 @@ from tracelake.domain.sql.number_spans import ALL, Spans, passing, shared
 from tracelake.domain.storage_locations import is_buffered
 from tracelake.errors import InvalidRequest, Unavailable
 from tracelake.ports import ObjectStore
-from tracelake.wire.markers import NUMBER, ColumnEntry
-from tracelake.wire.output_messages import FilesAnswer, PartitionFiles
-from tracelake.wire.task_messages import InputRef
+from tracelake.wire.task.lifecycle import InputRef
+from tracelake.wire.task.markers import NUMBER, ColumnEntry
+from tracelake.wire.task.outputs import FilesAnswer, PartitionFiles
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

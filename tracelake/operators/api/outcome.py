@@ -12,8 +12,8 @@ from pydantic import BaseModel, ConfigDict
 from tracelake.domain.event import CursorScope, LabelScope, RangeScope, Scope, WholeScope, read_scope
 from tracelake.domain.ranges import Range, format_partition_key
 from tracelake.errors import InvalidRequest
-from tracelake.wire.output_messages import MAX_EVENTS, EventBody, InvalidationBody
-from tracelake.wire.task_messages import OutputRef, TaskPayload
+from tracelake.wire.task.lifecycle import OutputRef, TaskPayload
+from tracelake.wire.task.outputs import MAX_EVENTS, EventBody, InvalidationBody
 
 State = Mapping[str, Any]
 AfterCommit = Callable[[Mapping[UUID, int]], None]

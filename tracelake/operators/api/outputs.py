@@ -15,7 +15,8 @@ from tracelake.domain.object_names import SCHEME, Folder
 from tracelake.domain.ranges import Range, format_file_part, format_partition_key
 from tracelake.errors import InvalidRequest
 from tracelake.ports import ObjectStore
-from tracelake.wire.markers import (
+from tracelake.wire.task.lifecycle import OutputRef
+from tracelake.wire.task.markers import (
     ColumnEntry,
     FileEntry,
     Marker,
@@ -25,8 +26,7 @@ from tracelake.wire.markers import (
     in_words,
     marker_in,
 )
-from tracelake.wire.output_messages import EventBody, OutputBody
-from tracelake.wire.task_messages import OutputRef
+from tracelake.wire.task.outputs import EventBody, OutputBody
 
 if TYPE_CHECKING:
     import pyarrow as pa

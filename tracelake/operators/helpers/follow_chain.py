@@ -32,7 +32,7 @@ from tracelake.operators.api.context import TaskContext
 from tracelake.operators.api.outputs import Output
 from tracelake.operators.helpers.chain_tables import KEYS, outputs_of, pool_of
 from tracelake.runtime.crash_points import crash_point
-from tracelake.wire.output_messages import EventBody, InvalidationBody
+from tracelake.wire.task.outputs import EventBody, InvalidationBody
 
 if TYPE_CHECKING:
     from tracelake.operators.block_follower import Config

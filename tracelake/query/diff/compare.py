@@ -21,8 +21,8 @@ from tracelake.query.engine import QueryEngine
 from tracelake.query.resolve import Resolver
 from tracelake.settings import QuerySettings
 from tracelake.wire.client import DispatcherClient
-from tracelake.wire.query_messages import AuditRow, RelationRequest, Verdict
-from tracelake.wire.service_user import ServiceUser
+from tracelake.wire.internal.queries import AuditRow, RelationRequest, Verdict
+from tracelake.wire.service.headers import ServiceUser
 from tracelake.wire.user.datasets import DatasetDetail
 from tracelake.wire.user.diff import DiffAnswer, DiffQuery
 from tracelake.wire.user.releases import ReleaseComparison

@@ -20,10 +20,10 @@ from tracelake.query.engine import QueryEngine
 from tracelake.query.resolve import cold_files
 from tracelake.runtime.retry import delays
 from tracelake.settings import QuerySettings
-from tracelake.wire.changes import wait_until_due
 from tracelake.wire.client import DispatcherClient
-from tracelake.wire.comparison_messages import ComparisonReport, ComparisonWork
-from tracelake.wire.query_messages import ColdFilesAnswer
+from tracelake.wire.internal.changes import wait_until_due
+from tracelake.wire.internal.comparisons import ComparisonReport, ComparisonWork
+from tracelake.wire.internal.queries import ColdFilesAnswer
 from tracelake.wire.user.diff import DiffAnswer
 from tracelake.wire.user.releases import ColumnShare, ReleaseDiff
 

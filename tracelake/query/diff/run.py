@@ -14,12 +14,12 @@ from tracelake.domain.ranges import Range
 from tracelake.domain.sql.gate import check_sql
 from tracelake.errors import Incompatible, InvalidRequest
 from tracelake.query.checked_query import Caller, CheckedQuery, ColdFiles, Relation
-from tracelake.query.diff.statements import Comparison, is_comparable, is_number
+from tracelake.query.diff.statements import DiffStatements, is_comparable, is_number
 from tracelake.query.encode import rows_of
 from tracelake.query.engine import QueryEngine
 from tracelake.query.prune_files import narrowed
 from tracelake.settings import QuerySettings
-from tracelake.wire.markers import NUMBER, ColumnEntry
+from tracelake.wire.task.markers import NUMBER, ColumnEntry
 from tracelake.wire.user.diff import ColumnDiff, DiffAnswer, DiffRow, DiffSide, TypeChange
 
 TABLES: Final = ("a", "b")
@@ -81,7 +81,7 @@ class DiffRun:
 
     async def _choose(
         self, keys: Keys, span: Range | None, relations: Mapping[str, Relation]
-    ) -> tuple[Comparison, str | None]:
+    ) -> tuple[DiffStatements, str | None]:
         """By which columns; and why not by the known ones."""
         a, b = self.whole
         if keys.given:
@@ -102,7 +102,7 @@ class DiffRun:
         note = None if reason is None else f"{reason}, so whole rows were compared"
         return comparison_of(a, b, (), span), note
 
-    async def _refuse_repeated_keys(self, comparison: Comparison, relations: Mapping[str, Relation]) -> None:
+    async def _refuse_repeated_keys(self, comparison: DiffStatements, relations: Mapping[str, Relation]) -> None:
         for table in TABLES:
             repeated = await self._repeated(comparison, table, relations)
             if repeated:
@@ -112,7 +112,7 @@ class DiffRun:
                     hint="name all columns that identify a row, or none to compare whole rows",
                 )
 
-    async def _repeated(self, comparison: Comparison, table: str, relations: Mapping[str, Relation]) -> int:
+    async def _repeated(self, comparison: DiffStatements, table: str, relations: Mapping[str, Relation]) -> int:
         ((repeated,),) = await self._ask(comparison.keys_of(table), relations)
         return int(repeated)
 
@@ -141,7 +141,7 @@ def _changes(a: Relation, b: Relation) -> list[TypeChange]:
     ]
 
 
-def comparison_of(a: Relation, b: Relation, key: Sequence[str], span: Range | None) -> Comparison:
+def comparison_of(a: Relation, b: Relation, key: Sequence[str], span: Range | None) -> DiffStatements:
     columns = {item.name: item for item in _common(a, b) if is_comparable(item)}
     if not columns:
         raise Incompatible(
@@ -160,7 +160,7 @@ def comparison_of(a: Relation, b: Relation, key: Sequence[str], span: Range | No
     if span is not None and NUMBER not in columns:
         raise Incompatible(f"not both sides have a column {NUMBER}, by which a range is read", where="query start")
     values = [item for name, item in columns.items() if name not in key]
-    return Comparison([*(columns[name] for name in key), *values], len(key), span)
+    return DiffStatements([*(columns[name] for name in key), *values], len(key), span)
 
 
 def has_numbers(a: Relation, b: Relation) -> bool:
@@ -200,7 +200,7 @@ def _side(relation: Relation, rows: int) -> DiffSide:
 
 
 def _columns(
-    comparison: Comparison, equal: Sequence[Any], totals: Sequence[Sequence[Any]], *, both: int, shared: int
+    comparison: DiffStatements, equal: Sequence[Any], totals: Sequence[Sequence[Any]], *, both: int, shared: int
 ) -> list[ColumnDiff]:
     """`equal`: by column, with a key; `totals`: rows and then the sums of the columns of numbers."""
     numbers = [n for n, item in enumerate(comparison.columns) if is_number(item)]
@@ -219,7 +219,7 @@ def _number(value: Any) -> float | None:
     return value if isinstance(value, float) else None
 
 
-def _row(comparison: Comparison, values: Sequence[Any]) -> DiffRow:
+def _row(comparison: DiffStatements, values: Sequence[Any]) -> DiffRow:
     in_a, in_b, *rest = values
     width = len(comparison.columns)
     if not comparison.keys:

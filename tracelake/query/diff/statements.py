@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from tracelake.domain.ranges import Range
-from tracelake.wire.markers import NUMBER, ColumnEntry
+from tracelake.wire.task.markers import NUMBER, ColumnEntry
 
 NUMBERS: Final = ("tinyint", "smallint", "int", "bigint", "float", "double", "decimal")
 UNEQUAL: Final = ("map<", "variant", "interval")
@@ -27,7 +27,7 @@ def is_comparable(column: ColumnEntry) -> bool:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class DiffStatements:
     columns: Sequence[ColumnEntry]
     """Those that are compared; the first `keys` of them are the key."""
     keys: int

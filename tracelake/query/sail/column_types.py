@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
 from tracelake.query.engine import CannotRun
-from tracelake.wire.markers import ColumnEntry
+from tracelake.wire.task.markers import ColumnEntry
 
 if TYPE_CHECKING:
     from pyspark.sql.types import DataType, StructType

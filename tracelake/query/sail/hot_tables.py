@@ -28,7 +28,7 @@ from tracelake.query.engine import CannotRun
 from tracelake.query.sail.column_types import schema_of
 from tracelake.query.sail.pushed_filters import needed_columns, pushed_filters
 from tracelake.query.views import END, nothing_yet
-from tracelake.wire.markers import ColumnEntry
+from tracelake.wire.task.markers import ColumnEntry
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -27,7 +27,7 @@ from tracelake.query.sail.hot_tables import HotReading, HotSource, copied, hot_s
 from tracelake.query.sail.plans import Condition, Plan
 from tracelake.query.sail.staged_files import StagedFiles
 from tracelake.settings import QuerySettings
-from tracelake.wire.markers import ColumnEntry
+from tracelake.wire.task.markers import ColumnEntry
 
 MIB: Final = 1024 * 1024
 MOST_RUNS: Final = 200

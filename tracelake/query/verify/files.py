@@ -18,7 +18,7 @@ from tracelake.domain.object_names import Folder, ObjectName
 from tracelake.errors import InvalidRequest, NotFound, Unavailable
 from tracelake.ports import ObjectStore
 from tracelake.query.verify.rows import check_rows
-from tracelake.wire.markers import MARKER, decode_marker
+from tracelake.wire.task.markers import MARKER, decode_marker
 from tracelake.wire.user.ledger import Damage, LedgerEntry, LedgerPartition
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import IO, Any
 
-from tracelake.wire.markers import NUMBER
+from tracelake.wire.task.markers import NUMBER
 from tracelake.wire.user.ledger import LedgerPartition
 
 

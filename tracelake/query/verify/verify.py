@@ -17,7 +17,7 @@ from tracelake.ports import ObjectStore
 from tracelake.query.verify.chain import check_chain
 from tracelake.query.verify.files import FileChecker, Found, missing
 from tracelake.wire.client import DispatcherClient
-from tracelake.wire.service_user import ServiceUser
+from tracelake.wire.service.headers import ServiceUser
 from tracelake.wire.user.ledger import LedgerEntry, LedgerPage, LedgerQuery, VerifyPage, VerifyQuery
 
 PAGE_SECONDS: Final = 10.0

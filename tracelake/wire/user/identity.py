@@ -8,7 +8,7 @@ from uuid import UUID
 
 from msgspec import Meta
 
-from tracelake.wire.call import Role, Service
+from tracelake.wire.calls.call import Role, Service
 from tracelake.wire.message import Message
 from tracelake.wire.user.fields import Name
 

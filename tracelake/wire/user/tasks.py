@@ -9,7 +9,7 @@ from uuid import UUID
 from msgspec import Meta
 
 from tracelake.wire.message import Message
-from tracelake.wire.task_messages import TaskProgress
+from tracelake.wire.task.lifecycle import TaskProgress
 from tracelake.wire.user.datasets import DeadBatchRow
 from tracelake.wire.user.fields import IdPrefix, Limit, Name, Text
 

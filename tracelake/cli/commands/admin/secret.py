@@ -89,7 +89,7 @@ def remove(
 
 
 def _checked(name: str) -> str:
-    from tracelake.wire.user.calls import PARTS
+    from tracelake.wire.calls.user_calls import PARTS
 
     if not any(pattern.fullmatch(name.lower()) for pattern in PARTS["secret"]):
         hint = "as in the DAG: words of letters and digits with `_` between them, 64 characters at most"

@@ -13,7 +13,7 @@ from tracelake.cli import printing
 from tracelake.cli.options import Home, Json
 from tracelake.domain.escape_controls import on_one_line
 from tracelake.errors import InvalidRequest
-from tracelake.wire.call import Service
+from tracelake.wire.calls.call import Service
 
 app = typer.Typer(help="Tokens of services, for platform admins: list, create, revoke.", no_args_is_help=True)
 

@@ -13,7 +13,7 @@ from tracelake.cli.options import Home, Json
 from tracelake.errors import BadInput
 
 if TYPE_CHECKING:
-    from tracelake.wire.alert_messages import AlertRow
+    from tracelake.wire.user.alerts import AlertRow
 
 app = typer.Typer(help="Alerts: definitions, channels, deliveries.", no_args_is_help=True)
 app.add_typer(alert_channel.app, name="channel")
@@ -62,7 +62,7 @@ def create(  # noqa: PLR0917 - options
 ) -> None:
     """Define an alert."""
     from tracelake.cli.api import remote
-    from tracelake.wire.alert_messages import AlertRequest, AlertRow
+    from tracelake.wire.user.alerts import AlertRequest, AlertRow
 
     body = AlertRequest(
         name=name,
@@ -82,7 +82,7 @@ def list_(home: Home = None, json: Json = False) -> None:
     """List the defined alerts."""
     from tracelake.cli import render
     from tracelake.cli.api import remote
-    from tracelake.wire.alert_messages import AlertList
+    from tracelake.wire.user.alerts import AlertList
 
     with remote(home) as gateway:
         found = gateway.call("list_alerts", AlertList)
@@ -110,7 +110,7 @@ def list_(home: Home = None, json: Json = False) -> None:
 def show(name: Name, home: Home = None, json: Json = False) -> None:
     """Show an alert's definition."""
     from tracelake.cli.api import remote
-    from tracelake.wire.alert_messages import AlertRow
+    from tracelake.wire.user.alerts import AlertRow
 
     with remote(home) as gateway:
         _show(gateway.call("show_alert", AlertRow, alert=name), in_json=json)
@@ -134,7 +134,7 @@ def update(  # noqa: PLR0917 - options
     from msgspec import UNSET
 
     from tracelake.cli.api import remote
-    from tracelake.wire.alert_messages import AlertChange, AlertRow
+    from tracelake.wire.user.alerts import AlertChange, AlertRow
 
     channels = [] if no_channels else channel
     given: dict[str, Any] = {
@@ -156,7 +156,7 @@ def delete(name: Name, home: Home = None, json: Json = False) -> None:
     """Remove an alert's definition and cancel its pending deliveries."""
     from tracelake.cli import render
     from tracelake.cli.api import remote
-    from tracelake.wire.alert_messages import Removed
+    from tracelake.wire.user.alerts import Removed
 
     with remote(home) as gateway:
         done = gateway.call("delete_alert", Removed, alert=name)
@@ -176,7 +176,7 @@ def deliveries(  # noqa: PLR0917 - options
     """List deliveries of alerts, the newest first."""
     from tracelake.cli import render
     from tracelake.cli.api import remote
-    from tracelake.wire.alert_messages import DeliveryList
+    from tracelake.wire.user.alerts import DeliveryList
 
     filters = {"status": status, "alert": alert, "channel": channel, "limit": limit, "before": before}
     with remote(home) as gateway:
@@ -208,7 +208,7 @@ def retry(delivery: Delivery, home: Home = None, json: Json = False) -> None:
     """Send a delivery again that failed or was too old."""
     from tracelake.cli import render
     from tracelake.cli.api import remote
-    from tracelake.wire.alert_messages import DeliveryRetried
+    from tracelake.wire.user.alerts import DeliveryRetried
 
     with remote(home) as gateway:
         done = gateway.call("retry_delivery", DeliveryRetried, delivery=delivery)

@@ -11,7 +11,7 @@ from tracelake.cli.options import Home, Json
 from tracelake.errors import BadInput
 
 if TYPE_CHECKING:
-    from tracelake.wire.alert_messages import ChannelRow
+    from tracelake.wire.user.alerts import ChannelRow
 
 app = typer.Typer(help="Where alerts are sent.", no_args_is_help=True)
 
@@ -37,7 +37,7 @@ def create(
     """Add a webhook. Without a secret, one is generated and shown once."""
     from tracelake.cli import render
     from tracelake.cli.api import remote
-    from tracelake.wire.alert_messages import ChannelMade, ChannelRequest
+    from tracelake.wire.user.alerts import ChannelMade, ChannelRequest
 
     body = ChannelRequest(name=name, url=url, secret=_secret(secret_file))
     with remote(home) as gateway:
@@ -55,7 +55,7 @@ def list_(home: Home = None, json: Json = False) -> None:
     """List the channels."""
     from tracelake.cli import render
     from tracelake.cli.api import remote
-    from tracelake.wire.alert_messages import ChannelList
+    from tracelake.wire.user.alerts import ChannelList
 
     with remote(home) as gateway:
         found = gateway.call("list_channels", ChannelList)
@@ -74,7 +74,7 @@ def list_(home: Home = None, json: Json = False) -> None:
 def show(name: Name, home: Home = None, json: Json = False) -> None:
     """Show a channel, without its secret."""
     from tracelake.cli.api import remote
-    from tracelake.wire.alert_messages import ChannelRow
+    from tracelake.wire.user.alerts import ChannelRow
 
     with remote(home) as gateway:
         _show(gateway.call("show_channel", ChannelRow, channel=name), in_json=json)
@@ -92,7 +92,7 @@ def update(
     from msgspec import UNSET
 
     from tracelake.cli.api import remote
-    from tracelake.wire.alert_messages import ChannelChange, ChannelRow
+    from tracelake.wire.user.alerts import ChannelChange, ChannelRow
 
     secret = _secret(secret_file)
     body = ChannelChange(url=UNSET if url is None else url, secret=UNSET if secret is None else secret)
@@ -105,7 +105,7 @@ def delete(name: Name, home: Home = None, json: Json = False) -> None:
     """Remove a channel that no alert uses."""
     from tracelake.cli import render
     from tracelake.cli.api import remote
-    from tracelake.wire.alert_messages import Removed
+    from tracelake.wire.user.alerts import Removed
 
     with remote(home) as gateway:
         done = gateway.call("delete_channel", Removed, channel=name)

@@ -17,7 +17,7 @@ from tracelake.cli.options import Home, Json
 from tracelake.errors import BadInput
 
 if TYPE_CHECKING:
-    from tracelake.wire.query_messages import QueryAnswer
+    from tracelake.wire.internal.queries import QueryAnswer
 
 SHOWN = 1_000
 
@@ -74,8 +74,8 @@ def run_query(
 ) -> None:
     """`whole`: print the whole answer of the API, with its figures."""
     from tracelake.cli.api import remote
-    from tracelake.wire.query_messages import Export as Wanted
-    from tracelake.wire.query_messages import QueryRequest
+    from tracelake.wire.internal.queries import Export as Wanted
+    from tracelake.wire.internal.queries import QueryRequest
 
     request = QueryRequest(sql=sql, export=Wanted() if export else None, **more)
     arrow = form in {Format.CSV, Format.PARQUET, Format.ARROW} and not export
@@ -107,7 +107,7 @@ def _print_answer(body: bytes, form: Format, output: Path | None, *, whole: bool
     import msgspec
 
     from tracelake.cli import render
-    from tracelake.wire.query_messages import QueryAnswer
+    from tracelake.wire.internal.queries import QueryAnswer
 
     answer = msgspec.json.decode(body, type=QueryAnswer)
     if whole:

@@ -139,7 +139,7 @@ def _fetched(name: str, home: Path | None, folder: Path) -> Path:
     import pyarrow.parquet as pq
 
     from tracelake.cli.api import remote
-    from tracelake.wire.query_messages import QueryRequest
+    from tracelake.wire.internal.queries import QueryRequest
 
     with remote(home) as gateway:
         answer = gateway.query(QueryRequest(sql=f"SELECT * FROM {name}"), arrow=True)  # noqa: S608 - the service judges

@@ -13,7 +13,7 @@ from tracelake.cli import printing
 from tracelake.cli.options import Home, Json, settings_of
 from tracelake.domain.escape_controls import on_one_line
 from tracelake.errors import ServiceUnavailable, SetupError, Unauthenticated
-from tracelake.wire.call import Role
+from tracelake.wire.calls.call import Role
 
 if TYPE_CHECKING:
     from tracelake.settings import Settings

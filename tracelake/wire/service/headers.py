@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 from urllib.parse import quote
 
-from tracelake.wire.user.calls import USER
+from tracelake.wire.calls.user_calls import USER
 
 SERVICE_TOKEN: Final = "x-trace-worker-token"  # noqa: S105 - a header's name
 """The header in which every service sends its token; the specification names it after the first of them."""

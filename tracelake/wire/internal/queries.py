@@ -11,7 +11,7 @@ from msgspec import Meta, field
 
 from tracelake.domain.pressure import Priority
 from tracelake.wire.message import Fenced, Message, Number
-from tracelake.wire.output_messages import PartitionFiles
+from tracelake.wire.task.outputs import PartitionFiles
 
 MAX_SQL = 100_000
 MAX_TABLES = 100

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from tracelake.wire.call import Service
-from tracelake.wire.user.calls import CALLS
+from tracelake.wire.calls.call import Service
+from tracelake.wire.calls.user_calls import CALLS
 
 SERVICES: Final[Mapping[Service, str]] = {
     "worker": "`trace worker`",

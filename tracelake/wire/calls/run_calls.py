@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from tracelake.wire.call import LARGE_DAG_SECONDS, Call
+from tracelake.wire.calls.call import LARGE_DAG_SECONDS, Call
 from tracelake.wire.user.backfills import (
     BackfillAnswer,
     BackfillBudget,

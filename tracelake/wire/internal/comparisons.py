@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from uuid import UUID
 
+from tracelake.wire.internal.queries import ColdFilesAnswer
 from tracelake.wire.message import LongText, Message, Number
-from tracelake.wire.query_messages import ColdFilesAnswer
 from tracelake.wire.user.releases import ReleaseDiff
 
 

@@ -11,7 +11,7 @@ import structlog
 from tracelake.domain.service_tokens import Listener, derive_token, prove_user
 from tracelake.errors import SettingsError
 from tracelake.settings import IdentitySettings
-from tracelake.wire.service_user import ServiceUser
+from tracelake.wire.service.headers import ServiceUser
 
 log = structlog.get_logger()
 

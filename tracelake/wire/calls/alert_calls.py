@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from tracelake.wire.alert_messages import (
+from tracelake.wire.calls.call import Call
+from tracelake.wire.user.alerts import (
     AlertChange,
     AlertList,
     AlertRequest,
@@ -19,7 +20,6 @@ from tracelake.wire.alert_messages import (
     DeliveryRetried,
     Removed,
 )
-from tracelake.wire.call import Call
 
 ALERTS: Final = "/alerts/definitions"
 ALERT: Final = "/alerts/definitions/{alert}"

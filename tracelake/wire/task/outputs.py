@@ -11,7 +11,7 @@ import msgspec
 
 from tracelake.domain.redaction import redact_tokens
 from tracelake.wire.message import ErrorCode, Fenced, LongText, Message, Number, Text
-from tracelake.wire.task_messages import MAX_CLAIMS, TaskProgress
+from tracelake.wire.task.lifecycle import MAX_CLAIMS, TaskProgress
 
 Summary = Annotated[bytes, msgspec.Meta(min_length=1, max_length=2048)]
 """Named here: in a class that has a field `bytes`, that name is not the type."""

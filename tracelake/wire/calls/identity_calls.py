@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from tracelake.wire.call import Call
+from tracelake.wire.calls.call import Call
 from tracelake.wire.user.audit import AuditList, AuditQuery, AuditVerified
 from tracelake.wire.user.identity import (
     AccessAnswer,

@@ -9,8 +9,8 @@ from starlette.requests import Request
 
 from tracelake.errors import Forbidden, InvalidRequest
 from tracelake.runtime.read_body import read_bounded
+from tracelake.wire.calls.user_calls import ROLES, Call
 from tracelake.wire.message import MAX_BODY_BYTES, Message, decode, pointer
-from tracelake.wire.user.calls import ROLES, Call
 from tracelake.wire.user.dags import DeployRequest
 
 M = TypeVar("M", bound=Message)

@@ -1,4 +1,4 @@
-"""Decides at an internal listener who may make a call, by the table of `service_calls.py`."""
+"""Decides at an internal listener who may make a call, by the table of `calls.py`."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from starlette.routing import Route
 from tracelake.domain.service_tokens import hash_token
 from tracelake.errors import Forbidden, NotFound, Unauthenticated
 from tracelake.runtime.listeners import bearer
-from tracelake.wire.service_calls import SERVICE_CALLS, ListenerName, ServiceCall
-from tracelake.wire.service_user import PROOF, SERVICE_TOKEN, ServiceUser
-from tracelake.wire.user.calls import USER
+from tracelake.wire.calls.user_calls import USER
+from tracelake.wire.service.calls import SERVICE_CALLS, ListenerName, ServiceCall
+from tracelake.wire.service.headers import PROOF, SERVICE_TOKEN, ServiceUser
 
 REMEMBERED_SECONDS: Final = 2.0
 """How long a service trusts what the Dispatcher said about a token: a revoked one can be used for as long."""

@@ -10,11 +10,11 @@ import re
 from collections.abc import Mapping
 
 from tracelake.errors import NotFound
-from tracelake.wire.alert_calls import ALERT_CALLS
-from tracelake.wire.call import LARGE_DAG_SECONDS, ROLES, Call, Role
-from tracelake.wire.identity_calls import IDENTITY_CALLS
-from tracelake.wire.release_calls import RELEASE_CALLS
-from tracelake.wire.run_calls import RUN_CALLS
+from tracelake.wire.calls.alert_calls import ALERT_CALLS
+from tracelake.wire.calls.call import LARGE_DAG_SECONDS, ROLES, Call, Role
+from tracelake.wire.calls.identity_calls import IDENTITY_CALLS
+from tracelake.wire.calls.release_calls import RELEASE_CALLS
+from tracelake.wire.calls.run_calls import RUN_CALLS
 from tracelake.wire.user.bundles import MAX_BUNDLE_BODY, BundleAnswer, BundleList, BundleRequest, BundlesQuery
 from tracelake.wire.user.dags import (
     ActivateAnswer,

@@ -1,4 +1,4 @@
-"""A call of the user API. `wire/user/calls.py` lists all of them."""
+"""A call of the user API. `wire/calls/user_calls.py` lists all of them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ ROLES: tuple[Role, ...] = ("reader", "writer", "admin")
 """Rising: each has the rights of those before it."""
 
 Service = Literal["worker", "runner", "sink", "query", "gateway", "scheduler", "delivery", "supervisor", "monitor"]
-"""A service that calls internal listeners; `wire/service_calls.py` lists the calls of each."""
+"""A service that calls internal listeners; `wire/service/calls.py` lists the calls of each."""
 
 LARGE_DAG_SECONDS = 300.0
 """Hundreds of jobs are checked and stored job by job."""

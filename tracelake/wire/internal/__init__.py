@@ -1,0 +1,1 @@
+"""Messages between processes of Trace: queries, comparisons, identities, sources, changes, node shares."""

@@ -1,0 +1,1 @@
+"""How a process proves which service it is, and which calls that allows."""
