@@ -138,7 +138,7 @@ def test_limits_block_a_promotion_with_the_figures_and_forcing_asks(
     release = trace("deploy", str(changed), "--json").json["release"]["id"]
     running.do(build(running.control))
     detail = running.do(
-        request_comparisons(running.control.pool, running.control.after_commit, acme(running).id, UUID(release))
+        request_comparisons(running.control.pool, running.control.after_commit, acme(running).as_user, UUID(release))
     )
     assert [item.state for item in detail.comparisons] == ["Waiting"]
     assert running.do(compared(running.control, only_a=7)) == ["flour"]

@@ -52,7 +52,7 @@ OTHER_BAKE = DAG.replace("bake, operator: pull, config: {n: 1}", "bake, operator
 
 
 async def gaps(control: Control, org: Org, of: str = "mill") -> Gaps:
-    return await list_gaps(control.pool, org.id, GapsQuery(of=of))
+    return await list_gaps(control.pool, org.as_user, GapsQuery(of=of))
 
 
 async def start(control: Control, org: Org, dag: str = "mill", **request: Any) -> BackfillAnswer:

@@ -123,7 +123,7 @@ async def expect_as_from_scratch(control: Control, org: Org, loads: Loads, order
     for name, query in READERS.items():
         tables[name] = queried(query, tables)
         assert await served_rows(control, org, name) == as_set([tables[name]]), name
-    assert (await list_gaps(control.pool, org.id, GapsQuery(of="mill"))).complete
+    assert (await list_gaps(control.pool, org.as_user, GapsQuery(of="mill"))).complete
 
 
 @pytest.mark.parametrize(

@@ -80,7 +80,7 @@ async def test_after_an_edit_that_changes_one_partition_the_job_behind_it_runs_f
         b"grain of 20-29, baked 1",
         b"grain of 30-39, baked 1",
     ]
-    assert (await list_gaps(control.pool, org.id, GapsQuery(of="mill"))).complete
+    assert (await list_gaps(control.pool, org.as_user, GapsQuery(of="mill"))).complete
     page = await list_ledger(control.pool, org.as_user, "bread", LedgerQuery())
     assert [len(page.entries), list(check_chain(page, 0))] == [8, []], "each has a commit, and the chain holds"
     assert control.metrics.memoized.labels(str(org.id), "mill", "bake")._value.get() == 3
@@ -116,7 +116,7 @@ async def test_new_data_behind_files_of_others_is_processed_as_always(control: C
     await made_again(control, org)
     await asked(control, org, (40, 49))
     assert (await content(control, org, "bread"))[-1] == b"grain of 40-49, baked 1"
-    assert (await list_gaps(control.pool, org.id, GapsQuery(of="mill"))).complete
+    assert (await list_gaps(control.pool, org.as_user, GapsQuery(of="mill"))).complete
 
 
 async def test_a_task_of_another_organisation_is_no_original(control: Control, org: Org) -> None:

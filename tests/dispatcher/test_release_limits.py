@@ -81,7 +81,7 @@ async def test_a_query_service_that_waits_is_woken_when_comparisons_are_requeste
     waiting = asyncio.create_task(signal.after(idle.mark, SECONDS))
     await until(lambda: signal.waiting == 1, "the Query service waits")
     assert not waiting.done()
-    await request_comparisons(control.pool, control.after_commit, org.id, release)
+    await request_comparisons(control.pool, control.after_commit, org.as_user, release)
     assert (await waiting).changed
     due = [await take_comparison(control.pool, control.after_commit) for _ in range(3)]
     assert [answer.work is not None for answer in due] == [True, True, False]
@@ -139,10 +139,10 @@ async def test_a_release_that_exceeds_a_limit_is_not_promoted_and_says_by_how_mu
 async def test_a_comparison_of_earlier_commits_is_made_again_before_a_promotion(control: Control, org: Org) -> None:
     release = await started(control, org, MILL.format(2, "1%"))
     await build(control)
-    await request_comparisons(control.pool, control.after_commit, org.id, release)
+    await request_comparisons(control.pool, control.after_commit, org.as_user, release)
     assert sorted(await compared(control)) == ["bake[0]", "flour"]
     assert (await flour(control, org, release)).is_current
-    await request_comparisons(control.pool, control.after_commit, org.id, release)
+    await request_comparisons(control.pool, control.after_commit, org.as_user, release)
     assert await compared(control) == [], "stored for these commits"
     await ask(control, org, 10)
     await build(control)
@@ -244,15 +244,15 @@ async def test_an_abandoned_release_is_not_compared_any_more(control: Control, o
     await control.pool.execute("UPDATE release_comparisons SET due_at = now()")
     assert await taken(control) is None
     with pytest.raises(Conflict, match="this release is Abandoned"):
-        await request_comparisons(control.pool, control.after_commit, org.id, release)
+        await request_comparisons(control.pool, control.after_commit, org.as_user, release)
     with pytest.raises(NotFound):
-        await request_comparisons(control.pool, control.after_commit, org.id, uuid4())
+        await request_comparisons(control.pool, control.after_commit, org.as_user, uuid4())
 
 
 async def test_what_a_release_has_not_processed_yet_is_not_taken_for_missing(control: Control, org: Org) -> None:
     release = await started(control, org, MILL.format(2, "1%"))
     await build(control)
-    await request_comparisons(control.pool, control.after_commit, org.id, release)
+    await request_comparisons(control.pool, control.after_commit, org.as_user, release)
     await ask(control, org, 10)  # the serving version has processed it
     assert await taken(control) is None, "it waits for the release"
     await control.pool.execute("UPDATE release_comparisons SET requested_at = now() - interval '31 seconds'")

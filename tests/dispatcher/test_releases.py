@@ -103,7 +103,7 @@ async def served(control: Control) -> dict[str, tuple[UUID, list[str]]]:
 
 
 async def is_complete(control: Control, org: Org) -> bool:
-    found = [await list_gaps(control.pool, org.id, GapsQuery(of=dag)) for dag in ("mill", "shop")]
+    found = [await list_gaps(control.pool, org.as_user, GapsQuery(of=dag)) for dag in ("mill", "shop")]
     return all(gaps.complete for gaps in found)
 
 

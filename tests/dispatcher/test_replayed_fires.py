@@ -64,7 +64,7 @@ async def expect(control: Control, org: Org, operator: str, *keys: str) -> None:
     found = await served(control, org)
     assert found["grind"] == list(keys)
     assert found.get("ask") == (list(keys) if operator == "works" else None)
-    assert (await list_gaps(control.pool, org.id, GapsQuery(of="mill"))).complete
+    assert (await list_gaps(control.pool, org.as_user, GapsQuery(of="mill"))).complete
     assert await control.pool.fetch(FIRES) == [], "no fire was processed twice in one generation"
 
 

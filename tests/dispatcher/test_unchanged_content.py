@@ -194,7 +194,7 @@ async def test_an_invalidation_stops_where_what_is_made_again_is_the_same(contro
     await invalidate(control, org.id, org.user, "grain", **span)
     await settle(control, content=derived)
     assert [await ran(control, job) for job in ("ask", "grind", "bake")] == [2, 3, 2]
-    assert (await list_gaps(control.pool, org.id, GapsQuery(of="mill"))).complete
+    assert (await list_gaps(control.pool, org.as_user, GapsQuery(of="mill"))).complete
 
 
 async def test_catching_up_and_gaps_agree_that_there_is_nothing_to_do(control: Control, org: Org) -> None:
@@ -213,7 +213,7 @@ async def test_catching_up_and_gaps_agree_that_there_is_nothing_to_do(control: C
         await drain(control)
     assert await control.pool.fetchval("SELECT count(*) FROM tasks WHERE status = 'Queued'") == 0
     for dag in ("mill", "shop"):
-        gaps = await list_gaps(control.pool, org.id, GapsQuery(of=dag))
+        gaps = await list_gaps(control.pool, org.as_user, GapsQuery(of=dag))
         assert gaps.complete, gaps
     reconciler = Reconciler(control.pool, control.queue, RUNTIMES, control.after_commit.outbox, AT_ONCE)
     assert (await reconciler.repair()).total == 0

@@ -134,7 +134,7 @@ class ColumnMachine(MillMachine):
                 found[job].append(tables[job])
         for job in JOBS:
             assert await served_rows(self.control, self.org, job) == as_set(found[job]), (job, queries)
-        gaps = await list_gaps(self.control.pool, self.org.id, GapsQuery(of="mill"))
+        gaps = await list_gaps(self.control.pool, self.org.as_user, GapsQuery(of="mill"))
         assert gaps.complete, gaps
         self.reused.append(await self.control.pool.fetchval(REUSED, self.org.id))
 

@@ -128,7 +128,7 @@ class ContentMachine(MillMachine):
         assert found == {"ask": self.values, "grind": halves, "bake": halves}
         needless = [tuple(row) for row in await pool.fetch(NEEDLESS, self.org.id)]
         assert not needless, needless
-        gaps = await list_gaps(pool, self.org.id, GapsQuery(of="mill"))
+        gaps = await list_gaps(pool, self.org.as_user, GapsQuery(of="mill"))
         assert gaps.complete, gaps
 
     async def _finish_all(self) -> None:

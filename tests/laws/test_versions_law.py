@@ -199,7 +199,7 @@ class VersionMachine(MillMachine):
         twice = [tuple(row) for row in await pool.fetch(TWICE, org)]
         assert not twice, twice
         for dag in ("mill", *(["shop"] if self.sells else [])):
-            gaps = await list_gaps(pool, org, GapsQuery(of=dag))
+            gaps = await list_gaps(pool, self.org.as_user, GapsQuery(of=dag))
             assert gaps.complete, gaps
 
     async def _serve_again(self) -> None:

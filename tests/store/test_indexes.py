@@ -46,6 +46,7 @@ STATEMENTS = {
     "outbox.mark_entries_done": {"outbox_pkey"},
     "outbox.look": {"idx_outbox_pending", "idx_outbox_taken", "idx_tasks_slot_wait"},
     "outbox.take_entries": {"idx_outbox_pending", "idx_outbox_taken", "outbox_pkey"},
+    "relations.list_user_tables": {"datasets_name_once"},
     "relations.prune_audit": {"idx_query_audit_age"},
     "route.route_events": {"events_pkey", "idx_job_inputs_live", "idx_outbox_pending", "idx_outbox_turns"},
     "flow.list_in_flight": {"idx_tasks_in_flight", "idx_tasks_slot_wait"},

@@ -25,6 +25,11 @@ class User(Row, frozen=True):
     token_id: UUID | None = None
     """The personal access token that acts for the user; `role` is no more than the token's."""
 
+    @property
+    def reads_as(self) -> tuple[UUID, UUID, str]:
+        """What decides which datasets exist to the user: the arguments of `datasets_seen` in Postgres."""
+        return self.org_id, self.id, self.role
+
 
 async def find_user(pool: asyncpg.Pool, named: str) -> User | None:
     """By the subject of a verified token, or by the id of a personal access token (`token_name`)."""

@@ -76,7 +76,7 @@ async def abandoned(control: Control, org: Org, release: UUID) -> ReleaseRow:
 
 
 async def shown(control: Control, org: Org, release: UUID) -> ReleaseDetail:
-    return await show.show_release(control.pool, org.id, release)
+    return await show.show_release(control.pool, org.as_user, release)
 
 
 async def state_of(control: Control, org: Org, release: UUID) -> str:

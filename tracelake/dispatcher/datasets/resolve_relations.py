@@ -57,11 +57,10 @@ class NumberedPartition(Partition, frozen=True):
 async def user_relations(pool: asyncpg.Pool, user: User, request: RelationsRequest) -> RelationsAnswer:
     names = [table.name for table in request.tables]
     moments = _moments([table.as_of for table in request.tables])
-    reader = (user.org_id, user.id, user.role == "admin")
-    tables = await fetch_rows(pool, queries("relations")["list_user_tables"], Table, *reader, names, *moments)
+    tables = await fetch_rows(pool, queries("relations")["list_user_tables"], Table, *user.reads_as, names, *moments)
     readable: list[str] = []
     if len(tables) < len(names):
-        records = await pool.fetch(queries("relations")["list_readable_names"], *reader, MAX_READABLE)
+        records = await pool.fetch(queries("relations")["list_readable_names"], *user.reads_as, MAX_READABLE)
         readable = [name for (name,) in records]
     relations = await _relations(pool, tables, request) if request.files else _without_files(tables)
     return RelationsAnswer(org_id=user.org_id, user_id=user.id, relations=relations, readable=readable)

@@ -17,7 +17,7 @@ MOST_COMMITS = 20
 
 
 async def list_datasets(pool: asyncpg.Pool, user: User) -> DatasetList:
-    records = await pool.fetch(queries("user_datasets")["list_datasets"], user.org_id, user.id, user.role == "admin")
+    records = await pool.fetch(queries("user_datasets")["list_datasets"], *user.reads_as)
     return DatasetList(datasets=[DatasetRow(**record) for record in records])
 
 
@@ -38,9 +38,9 @@ async def find_dataset(pool: asyncpg.Pool, user: User, name_or_uuid: str) -> UUI
     return found
 
 
-def _asked(user: User, name_or_uuid: str) -> tuple[UUID, UUID, bool, UUID | None, str | None]:
+def _asked(user: User, name_or_uuid: str) -> tuple[UUID, UUID, str, UUID | None, str | None]:
     uuid = as_uuid(name_or_uuid)
-    return user.org_id, user.id, user.role == "admin", uuid, None if uuid else name_or_uuid
+    return *user.reads_as, uuid, None if uuid else name_or_uuid
 
 
 def _unknown(name_or_uuid: str) -> NotFound:

@@ -253,9 +253,9 @@ VERBS: Mapping[str, Verb] = {
     "plan": _plan,
     "start_release": _start_release,
     "list_releases": lambda asked: list_releases(asked.pool, asked.org),
-    "show_release": lambda asked: show_release(asked.pool, asked.org, UUID(asked.path["release"])),
+    "show_release": lambda asked: show_release(asked.pool, asked.user, UUID(asked.path["release"])),
     "compare_release": lambda asked: request_comparisons(
-        asked.pool, asked.after, asked.org, UUID(asked.path["release"])
+        asked.pool, asked.after, asked.user, UUID(asked.path["release"])
     ),
     "promote_release": lambda asked: promote_release(
         *_release(asked), runtimes=asked.control.runtime_specs(), force=asked.body is not None and asked.body.force
@@ -334,7 +334,7 @@ VERBS: Mapping[str, Verb] = {
     "show_bundle": lambda asked: show_bundle(
         asked.pool, asked.control.bundles.max_bytes, asked.org, UUID(asked.path["bundle"])
     ),
-    "gaps": lambda asked: list_gaps(asked.pool, asked.org, asked.query),
+    "gaps": lambda asked: list_gaps(asked.pool, asked.user, asked.query),
     "start_backfill": lambda asked: start_backfill(
         asked.pool, asked.after.backfills, asked.user, asked.path["dag"], asked.body
     ),

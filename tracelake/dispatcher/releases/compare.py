@@ -21,6 +21,7 @@ from tracelake.domain.dag.model import JobOutput
 from tracelake.domain.ids import OrgId
 from tracelake.errors import Conflict
 from tracelake.runtime.crash_points import crash_point
+from tracelake.store.identity import User
 from tracelake.store.queries import Connection, Queryable, Row, fetch_rows, queries
 from tracelake.wire.user.releases import ReleaseComparison, ReleaseDiff
 
@@ -67,14 +68,15 @@ async def insert_comparisons(connection: Connection, release_id: UUID, org: OrgI
     await connection.execute(sql, release_id, list(limits), [dict(item) for item in limits.values()])
 
 
-async def list_comparisons(database: Queryable, release_id: UUID) -> list[ReleaseComparison]:
+async def list_comparisons(database: Queryable, user: User, release_id: UUID) -> list[ReleaseComparison]:
+    """Those of the datasets that the user may see."""
     names = [name for name in ReleaseComparison.__struct_fields__ if name not in {"result", "exceeded"}]
     return [
         msgspec.convert(
             {name: getattr(row, name) for name in names} | {"result": row.diff, "exceeded": row.exceeded},
             ReleaseComparison,
         )
-        for row in await _list(database, release_id)
+        for row in await _list(database, release_id, user)
     ]
 
 
@@ -111,9 +113,11 @@ async def overruled(database: Queryable, release_id: UUID) -> str | None:
     return f"promoted by force: {'; '.join(found)}" if found else None
 
 
-async def _list(database: Queryable, release_id: UUID) -> list[StoredComparison]:
+async def _list(database: Queryable, release_id: UUID, user: User | None = None) -> list[StoredComparison]:
+    """For a user, or all, to decide a promotion."""
+    reads_as = user.reads_as if user else (None, None, None)
     sql = queries("comparisons")["list_comparisons"]
-    return await fetch_rows(database, sql, StoredComparison, release_id, LATE)
+    return await fetch_rows(database, sql, StoredComparison, release_id, LATE, *reads_as)
 
 
 def _limits(member: Member, org: OrgId) -> dict[UUID, Mapping[str, int | str]]:

@@ -9,13 +9,14 @@ import asyncpg
 from tracelake.dispatcher.releases.show import find_release, show_release
 from tracelake.dispatcher.signal import AfterCommit
 from tracelake.errors import Conflict
+from tracelake.store.identity import User
 from tracelake.store.queries import queries
 from tracelake.wire.user.releases import ReleaseDetail
 
 
-async def request_comparisons(pool: asyncpg.Pool, after: AfterCommit, org_id: UUID, release_id: UUID) -> ReleaseDetail:
+async def request_comparisons(pool: asyncpg.Pool, after: AfterCommit, user: User, release_id: UUID) -> ReleaseDetail:
     """One that serves, or did, keeps what was found before."""
-    release = await find_release(pool, org_id, release_id)
+    release = await find_release(pool, user.org_id, release_id)
     if release.state in {"Abandoned", "Retired"}:
         raise Conflict(
             f"this release is {release.state}: what it has built is removed, or will be",
@@ -25,4 +26,4 @@ async def request_comparisons(pool: asyncpg.Pool, after: AfterCommit, org_id: UU
     if release.state in {"Building", "Ready"}:
         await pool.execute(queries("comparisons")["request_comparisons"], release_id)
         after.comparisons.notify()
-    return await show_release(pool, org_id, release_id)
+    return await show_release(pool, user, release_id)

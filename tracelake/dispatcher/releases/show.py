@@ -12,6 +12,7 @@ import msgspec
 from tracelake.dispatcher.releases.compare import list_comparisons
 from tracelake.dispatcher.versions.compare import Read, states
 from tracelake.errors import NotFound
+from tracelake.store.identity import User
 from tracelake.store.queries import Queryable, Row, fetch_rows, queries
 from tracelake.wire.user.releases import ReleaseDetail, ReleaseList, ReleaseMember, ReleaseRow
 
@@ -53,14 +54,14 @@ async def find_release(database: Queryable, org_id: UUID, release_id: UUID) -> R
     return _row(rows[0])
 
 
-async def show_release(pool: asyncpg.Pool, org_id: UUID, release_id: UUID) -> ReleaseDetail:
-    release = await find_release(pool, org_id, release_id)
+async def show_release(pool: asyncpg.Pool, user: User, release_id: UUID) -> ReleaseDetail:
+    release = await find_release(pool, user.org_id, release_id)
     members = await fetch_rows(pool, queries("releases")["list_members"], StoredMember, release_id)
     is_built = release.state in {"Building", "Ready"}
     counts = await count_units(pool, release_id) if is_built else {}
     open_tasks = await pool.fetchval(queries("releases")["count_open_tasks"], release_id)
     shown = [_member(member, counts.get(member.dag_name, Counter())) for member in members]
-    comparisons = await list_comparisons(pool, release_id)
+    comparisons = await list_comparisons(pool, user, release_id)
     return ReleaseDetail(release=release, members=shown, open_tasks=open_tasks, comparisons=comparisons)
 
 

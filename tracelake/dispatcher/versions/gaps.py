@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from uuid import UUID
 
 import asyncpg
 
@@ -13,6 +12,7 @@ from tracelake.dispatcher.versions.compare import Read, State, list_reads, state
 from tracelake.dispatcher.versions.scope import JobsOfDag, find_scopes
 from tracelake.dispatcher.versions.units import Unit
 from tracelake.domain.ranges import Range, format_partition_key
+from tracelake.store.identity import User
 from tracelake.wire.user.backfills import Gap, Gaps, GapsQuery, InputGaps
 
 
@@ -47,11 +47,11 @@ class _Summary:
             self.runs.append(_Run(state, 1, unit.span, _name(unit)))
 
 
-async def list_gaps(pool: asyncpg.Pool, org_id: UUID, query: GapsQuery) -> Gaps:
+async def list_gaps(pool: asyncpg.Pool, user: User, query: GapsQuery) -> Gaps:
     checked = [
         await _input_gaps(pool, scope, read, query.limit)
-        for scope in await find_scopes(pool, org_id, query.of)
-        for read in await list_reads(pool, org_id, scope.dag, scope.job)
+        for scope in await find_scopes(pool, user, query.of)
+        for read in await list_reads(pool, user.org_id, scope.dag, scope.job)
     ]
     found = [item for item in checked if item.pending or item.failed]
     return Gaps(of=query.of, complete=not found, inputs=found, checked=len(checked))

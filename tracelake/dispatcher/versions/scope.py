@@ -9,6 +9,7 @@ from uuid import UUID
 
 from tracelake.domain.suggest import closest, nearest
 from tracelake.errors import Conflict, NotFound
+from tracelake.store.identity import User
 from tracelake.store.queries import Queryable, Row, fetch_rows, queries
 
 
@@ -32,16 +33,17 @@ class JobsOfDag:
     job: str | None = None
 
 
-async def find_scopes(database: Queryable, org_id: UUID, name: str) -> Sequence[JobsOfDag]:
+async def find_scopes(database: Queryable, user: User, name: str) -> Sequence[JobsOfDag]:
     dag, _, job = name.partition(".")
-    known = await list_known(database, org_id)
+    known = await list_known(database, user.org_id)
     if any(row.dag_name == dag for row in known):
         require_job(known, dag, job or None)
         return [JobsOfDag(dag, job or None)]
-    writers = [] if job else await _writers(database, org_id, name)
+    writers = [] if job else await _writers(database, user, name)
     if writers:
         return [JobsOfDag(writer.dag_name, writer.job_name) for writer in writers]
-    datasets = [row["name"] for row in await database.fetch(queries("catch_up")["list_dataset_names"], org_id)]
+    names = await database.fetch(queries("catch_up")["list_dataset_names"], *user.reads_as)
+    datasets = [row["name"] for row in names]
     hint = nearest(name, [*{row.dag_name for row in known}, *datasets])
     raise NotFound(f"no DAG or dataset {name!r}", where="of", hint=hint or "`trace dag list` and `trace dataset list`")
 
@@ -64,8 +66,8 @@ def require_job(known: Sequence[KnownJob], dag: str, job: str | None) -> list[Kn
     return [jobs[job]] if job is not None else list(jobs.values())
 
 
-async def _writers(database: Queryable, org_id: UUID, name: str) -> list[Writer]:
+async def _writers(database: Queryable, user: User, name: str) -> list[Writer]:
     by_id = None
     with suppress(ValueError):
         by_id = UUID(name)
-    return await fetch_rows(database, queries("catch_up")["list_writers"], Writer, org_id, name, by_id)
+    return await fetch_rows(database, queries("catch_up")["list_writers"], Writer, *user.reads_as, by_id, name)

@@ -355,14 +355,14 @@ SELECT v.dag_name, a.dag_version_id IS NOT NULL AS active, j.name AS job_name, j
  ORDER BY 1, 3;
 
 -- name: list_writers
--- The jobs of active versions that write a dataset, by its name ($2) or id ($3).
+-- The jobs of active versions that write a dataset, by its name ($5) or id ($4), if the user may see it.
 SELECT j.dag_name, j.name AS job_name
-  FROM datasets d
+  FROM datasets_seen($1, $2, $3) d
   JOIN dag_current_versions c ON c.org_id = d.org_id
   JOIN jobs j ON j.dag_version_id = c.dag_version_id AND d.id = ANY (j.output_datasets)
- WHERE d.org_id = $1 AND (d.name = $2 OR d.id = $3)
+ WHERE d.id = $4::uuid OR d.name = $5::text
  ORDER BY 1, 2;
 
 -- name: list_dataset_names
--- The published names of an organisation.
-SELECT name FROM datasets WHERE org_id = $1 AND name IS NOT NULL;
+-- The published names that a user may see.
+SELECT d.name FROM datasets_seen($1, $2, $3) d WHERE d.name IS NOT NULL;

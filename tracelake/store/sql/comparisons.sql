@@ -13,6 +13,7 @@ SELECT m.release_id, m.org_id, n.dataset_uuid, f.dataset_version, n.dataset_vers
 
 -- name: list_comparisons
 -- The comparisons of a release, and what was found. `is_of_promotion`: made after its promotion was asked for.
+-- With a user ($3 to $5, see `datasets_seen`), only of datasets that the user may see.
 SELECT d.producer_dag_name AS dag,
        coalesce(d.name, d.producer_job_name || '[' || d.producer_output_index || ']', d.id::text) AS dataset,
        c.dataset_uuid, c.former_version AS former, c.dataset_version AS generation, c.state::text, c.limits,
@@ -24,6 +25,7 @@ SELECT d.producer_dag_name AS dag,
   JOIN releases r ON r.id = c.release_id
   JOIN datasets d ON d.id = c.dataset_uuid
  WHERE c.release_id = $1
+   AND ($3::uuid IS NULL OR EXISTS (SELECT FROM datasets_seen($3, $4::uuid, $5::text) s WHERE s.id = c.dataset_uuid))
  ORDER BY 1, 2;
 
 -- name: request_comparisons

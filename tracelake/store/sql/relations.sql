@@ -1,7 +1,7 @@
 -- name: list_user_tables
 -- Tables of a query by published name, as far as the user may read them: the generation and the commit. Without a moment
 -- the current generation and the last commit; of a commit, the generation that it belongs to; of a time, the generation
--- that was served then. A dataset that is shared with a role is listed for users who have the role.
+-- that was served then.
 SELECT a.name, d.id AS dataset_uuid, g.dataset_version, coalesce(d.storage ->> 'kind', 'parquet') <> 'parquet' AS hot,
        coalesce(h.last_commit, 0) AS last_commit,
        CASE WHEN a.at IS NOT NULL
@@ -21,7 +21,7 @@ SELECT a.name, d.id AS dataset_uuid, g.dataset_version, coalesce(d.storage ->> '
             END AS removed_commit,
        false AS is_foreign, NULL::jsonb AS filters
   FROM unnest($4::text[], $5::bigint[], $6::timestamptz[]) AS a (name, as_of, at)
-  JOIN datasets d ON d.org_id = $1 AND d.name = a.name
+  JOIN datasets_seen($1, $2, $3) d ON d.name = a.name
   JOIN dag_current_versions v ON v.org_id = d.org_id AND v.dag_name = d.producer_dag_name
   JOIN dag_version_datasets s ON s.dag_version_id = v.dag_version_id AND s.dataset_uuid = d.id
   LEFT JOIN dataset_heads h ON h.dataset_uuid = d.id
@@ -35,24 +35,13 @@ SELECT a.name, d.id AS dataset_uuid, g.dataset_version, coalesce(d.storage ->> '
                   WHERE n.org_id = d.org_id AND n.dag_name = d.producer_dag_name AND n.since <= a.at
                     AND (n.until IS NULL OR n.until > a.at)
                   ORDER BY n.since DESC LIMIT 1) END,
-      s.dataset_version) AS dataset_version) g
- WHERE d.visibility = 'org'
-    OR d.visibility = 'roles' AND ($3 OR EXISTS (
-           SELECT FROM org_role_memberships m JOIN org_roles r ON r.id = m.role_id
-            WHERE m.org_id = $1 AND m.user_id = $2
-              AND 'role:' || r.slug = ANY (d.read_roles)));
+      s.dataset_version) AS dataset_version) g;
 
 -- name: list_readable_names
 -- Published names that a user may read, to suggest one in place of an unknown name.
 SELECT d.name
-  FROM datasets d
- WHERE d.org_id = $1 AND d.name IS NOT NULL
-   AND (d.visibility = 'org'
-        OR d.visibility = 'roles' AND ($3 OR d.read_roles && ARRAY(
-               SELECT 'role:' || r.slug
-                 FROM org_role_memberships m
-                 JOIN org_roles r ON r.id = m.role_id
-                WHERE m.org_id = $1 AND m.user_id = $2)))
+  FROM datasets_seen($1, $2, $3) d
+ WHERE d.name IS NOT NULL
  ORDER BY d.name
  LIMIT $4;
 

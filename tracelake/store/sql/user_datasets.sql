@@ -1,35 +1,24 @@
 -- name: list_datasets
--- Datasets of an organisation with their last commit. One that is shared with a role is listed for users who have it:
--- their roles are read once, not for each dataset.
+-- The datasets that a user may see, with their last commit.
 SELECT d.id AS dataset_uuid, d.name, d.visibility::text, d.producer_dag_name AS dag, d.producer_job_name AS job,
        d.producer_output_index AS output_index, coalesce(d.storage ->> 'kind', 'parquet') AS storage,
        h.last_commit, c.created_at AS committed_at, coalesce(b.dead, 0) AS dead_batches
-  FROM datasets d
+  FROM datasets_seen($1, $2, $3) d
   LEFT JOIN (SELECT dataset_uuid, count(*) AS dead FROM buffer_publishes
               WHERE org_id = $1 AND status = 'Dead' GROUP BY dataset_uuid) b ON b.dataset_uuid = d.id
   LEFT JOIN dataset_heads h ON h.dataset_uuid = d.id
   LEFT JOIN commits c ON c.dataset_uuid = d.id AND c.number = h.last_commit
- WHERE d.org_id = $1
-   AND (d.visibility <> 'roles' OR $3 OR d.read_roles && ARRAY(
-           SELECT 'role:' || r.slug
-             FROM org_role_memberships m
-             JOIN org_roles r ON r.id = m.role_id
-            WHERE m.org_id = $1 AND m.user_id = $2))
  ORDER BY d.name IS NULL, d.name, d.producer_dag_name, d.producer_job_name, d.producer_output_index;
 
 -- name: find_dataset
 -- A dataset by uuid or name, if the user may see it.
 SELECT d.id
-  FROM datasets d
- WHERE d.org_id = $1 AND (d.id = $4::uuid OR d.name = $5::text)
-   AND (d.visibility <> 'roles' OR $3 OR EXISTS (
-           SELECT FROM org_role_memberships m JOIN org_roles r ON r.id = m.role_id
-            WHERE m.org_id = $1 AND m.user_id = $2
-              AND 'role:' || r.slug = ANY (d.read_roles)));
+  FROM datasets_seen($1, $2, $3) d
+ WHERE d.id = $4::uuid OR d.name = $5::text;
 
 -- name: show_dataset
 -- A dataset by uuid or name: every generation with its current partitions, the last $6 commits, published ranges and
--- dead batches.
+-- dead batches. The lineage names the inputs that the user may see.
 SELECT jsonb_build_object(
            'dataset_uuid', d.id, 'name', d.name, 'visibility', d.visibility, 'dag', d.producer_dag_name,
            'job', d.producer_job_name, 'output_index', d.producer_output_index,
@@ -71,7 +60,7 @@ SELECT jsonb_build_object(
                  FROM dag_current_versions a
                  JOIN jobs j ON j.dag_version_id = a.dag_version_id
                  JOIN column_lineage l ON l.job_id = j.id AND l.output_dataset_uuid = d.id
-                 JOIN datasets i ON i.id = l.input_dataset_uuid
+                 JOIN datasets_seen($1, $2, $3) i ON i.id = l.input_dataset_uuid
                 WHERE a.org_id = d.org_id AND a.dag_name = d.producer_dag_name), '[]'),
            'commits', coalesce((
                SELECT jsonb_agg(jsonb_build_object(
@@ -104,9 +93,5 @@ SELECT jsonb_build_object(
                         WHERE dataset_uuid = d.id AND org_id = d.org_id AND block_range IS NOT NULL
                         ORDER BY created_at DESC, range_start LIMIT $6) r), '[]')
        )::text
-  FROM datasets d
- WHERE d.org_id = $1 AND (d.id = $4::uuid OR d.name = $5::text)
-   AND (d.visibility <> 'roles' OR $3 OR EXISTS (
-           SELECT FROM org_role_memberships m JOIN org_roles r ON r.id = m.role_id
-            WHERE m.org_id = $1 AND m.user_id = $2
-              AND 'role:' || r.slug = ANY (d.read_roles)));
+  FROM datasets_seen($1, $2, $3) d
+ WHERE d.id = $4::uuid OR d.name = $5::text;
