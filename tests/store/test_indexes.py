@@ -46,7 +46,6 @@ STATEMENTS = {
     "outbox.mark_entries_done": {"outbox_pkey"},
     "outbox.look": {"idx_outbox_pending", "idx_outbox_taken", "idx_tasks_slot_wait"},
     "outbox.take_entries": {"idx_outbox_pending", "idx_outbox_taken", "outbox_pkey"},
-    "relations.list_user_tables": {"datasets_name_once"},
     "relations.prune_audit": {"idx_query_audit_age"},
     "route.route_events": {"events_pkey", "idx_job_inputs_live", "idx_outbox_pending", "idx_outbox_turns"},
     "flow.list_in_flight": {"idx_tasks_in_flight", "idx_tasks_slot_wait"},
@@ -83,6 +82,20 @@ def state(postgres: RunningServer, template: Callable[[Database], str]) -> Itera
 def test_the_statement_finds_its_rows_by_these_indexes(state: psycopg.Connection[Any], statement: str) -> None:
     file, name = statement.split(".")
     assert_finds(state, queries(file)[name], STATEMENTS[statement], in_order=statement in IN_ORDER)
+
+
+@pytest.mark.parametrize("file", ["catch_up", "comparisons", "relations", "user_datasets"])
+def test_the_datasets_of_a_user_are_not_listed_in_full_before_a_statement_finds_its_own(
+    state: psycopg.Connection[Any], file: str
+) -> None:
+    """Postgres plans the body of `datasets_seen` as a part of the statement: no call of the function is left."""
+    sees = {name: sql for name, sql in queries(file).items() if "datasets_seen(" in sql}
+    assert sees
+    for name, sql in sees.items():
+        plan = state.execute(f"EXPLAIN (GENERIC_PLAN, FORMAT JSON) {sql}".encode()).fetchone()
+        assert plan is not None
+        called = [node for node in walk(plan[0][0]["Plan"]) if node.get("Function Name") == "datasets_seen"]
+        assert called == [], name
 
 
 def test_what_is_old_in_data_postgres_is_found_by_its_age(data_db: str) -> None:
