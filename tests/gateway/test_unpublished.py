@@ -12,7 +12,7 @@ import pytest
 
 from tests.support.systems.gateway import DAG, System
 from tests.support.systems.whole_api import WholeApi, whole_api
-from tracelake.wire.user.calls import CALLS, ROLES, Call
+from tracelake.wire.calls.user_calls import CALLS, ROLES, Call
 
 pytestmark = pytest.mark.anyio
 
