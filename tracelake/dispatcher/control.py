@@ -48,6 +48,7 @@ from tracelake.settings import (
 )
 from tracelake.store.clock import DatabaseClock
 from tracelake.store.jobs import JobCache
+from tracelake.wire.internal.refusals import RefusalCounts
 
 
 @dataclass(frozen=True)
@@ -93,6 +94,8 @@ class Control:
     """Those that sign calls to webhook sources, by name in lower case."""
     login_rules: Mapping[str, LoginRule] = field(default_factory=dict)
     """Who becomes a user at the first login, by name."""
+    refusals: RefusalCounts = field(default_factory=RefusalCounts)
+    """Of services' tokens, until they are stored in the audit."""
     seal: Seal = field(default_factory=Seal)
     """Encrypts and decrypts the secrets of organisations."""
     epoch: int = 0

@@ -12,6 +12,7 @@ from typing import Any
 
 from tracelake.capability.verifier import Verifier
 from tracelake.dispatcher.audit.link import LinkAudit, PruneAuditEntries
+from tracelake.dispatcher.audit.refusals import StoreRefusals
 from tracelake.dispatcher.control import Control
 from tracelake.dispatcher.flow.apply_pressure import ApplyPressure
 from tracelake.dispatcher.flow.set_limits import set_limits
@@ -201,6 +202,7 @@ def loops(control: Control, settings: Settings, functions: CallFunctions | None 
         "prune_logs": PruneLogs(control.hot, timedelta(days=kept.logs_kept_days)),
         "prune_audit": PruneAudit(pool, timedelta(days=kept.query_audit_kept_days)),
         "link_audit": LinkAudit(pool),
+        "store_refusals": StoreRefusals(pool, control.refusals),
         "prune_audit_entries": PruneAuditEntries(pool, timedelta(days=old.audit_days)),
         "prune_sources": PruneSources(
             pool, timedelta(days=kept.slots_kept_days), timedelta(days=kept.deliveries_kept_days)

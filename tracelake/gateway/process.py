@@ -9,11 +9,12 @@ from typing import Final
 import httpx
 from fastapi import FastAPI, Request, Response
 
-from tracelake.errors import NotFound
+from tracelake.errors import NotFound, Unauthenticated
 from tracelake.gateway.first_logins import FirstLogins
 from tracelake.gateway.forward import Upstream, forward_call, forward_query
 from tracelake.gateway.hooks import forward_hook
 from tracelake.gateway.openapi import DescribedListener, hook_operation, query_operation
+from tracelake.gateway.refusals import counting, sending
 from tracelake.gateway.user_tokens import UserTokens
 from tracelake.gateway.users import UserGate, unknown_user
 from tracelake.runtime.listeners import HANDLERS, Listener, health_routes, json_response, open_listeners
@@ -22,6 +23,7 @@ from tracelake.settings import IdentitySettings, LoginRule, Settings, TlsSetting
 from tracelake.wire.calls.user_calls import CALLS
 from tracelake.wire.client import DispatcherClient, dispatcher_client, service_client
 from tracelake.wire.internal.identity import UserAnswer
+from tracelake.wire.internal.refusals import RefusalCounts
 from tracelake.wire.openapi import answers, operation
 from tracelake.wire.service.headers import ServiceUser
 from tracelake.wire.service.token import ServiceToken
@@ -38,9 +40,12 @@ async def main(process: Process) -> None:
         service_client(settings, settings.endpoints.delivery_internal, "delivery") as delivery,
     ):
         await wait_for_service(process, "the Dispatcher", dispatcher.ready)
-        app = public_api(dispatcher, settings.identity, settings.tls, query, delivery, login_rules=settings.login_rules)
+        refusals, rules = RefusalCounts(), settings.login_rules
+        services = settings.tls, query, delivery
+        app = public_api(dispatcher, settings.identity, *services, refusals=refusals, login_rules=rules)
         service = Listener("gateway", settings.gateway.host, settings.gateway.port, app)
-        async with open_listeners([service], settings.tls, metrics=process.metrics, limits=settings.http) as addresses:
+        opened = open_listeners([service], settings.tls, metrics=process.metrics, limits=settings.http)
+        async with sending(refusals, dispatcher.store_refusals), opened as addresses:
             process.ready(f"open at {addresses['gateway']}")
             await process.stop.wait()
 
@@ -52,6 +57,7 @@ def public_api(
     query: httpx.AsyncClient | None = None,
     delivery: httpx.AsyncClient | None = None,
     *,
+    refusals: RefusalCounts | None = None,
     login_rules: Mapping[str, LoginRule] = NO_RULES,
 ) -> FastAPI:
     app = DescribedListener(
@@ -59,6 +65,7 @@ def public_api(
     )
     for kind, handler in HANDLERS.items():
         app.add_exception_handler(kind, handler)
+    app.add_exception_handler(Unauthenticated, counting(refusals or RefusalCounts()))
     app.router.routes.extend(health_routes(dispatcher.ready))
     first_logins = FirstLogins(login_rules, dispatcher.user_login)
     gate = UserGate(identity, tls, UserTokens(dispatcher.user_token), first_logins)

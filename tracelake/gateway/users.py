@@ -12,11 +12,13 @@ import jwt
 from fastapi import Request
 
 from tracelake.capability.jws import is_canonical
+from tracelake.domain.service_tokens import hash_token
 from tracelake.domain.subjects import MAX_SUBJECT, USER_TOKEN, token_named
 from tracelake.errors import SettingsError, Unauthenticated
 from tracelake.gateway.first_logins import HINT as ADDED_BY_ADMIN
 from tracelake.gateway.first_logins import FirstLogins
 from tracelake.gateway.issuer_keys import fetch_from, user_keys
+from tracelake.gateway.refusals import note_shown
 from tracelake.gateway.user_tokens import REFUSED, UserTokens
 from tracelake.settings import IdentitySettings, TlsSettings
 
@@ -63,9 +65,12 @@ class UserGate:
         """The `sub` of a valid token, or the name of a personal one. Worker tokens and capabilities are refused."""
         token = _bearer(request.headers.get("authorization"))
         if token.startswith(USER_TOKEN):
+            note_shown(request, "personal_token", hash_token(token).hex())
             return await self._tokens.user(token, WHERE)
+        note_shown(request, "user_token", hash_token(token).hex())
         claims = await self._verified(token)
         subject = _checked(claims["sub"])
+        note_shown(request, "unknown_user", subject)
         await self._first_logins.ensure_user(subject, claims, client_of(request), WHERE)
         return subject
 

@@ -37,6 +37,7 @@ from tracelake.wire.internal.identity import (
     UserTokenRequest,
 )
 from tracelake.wire.internal.queries import AuditAnswer, AuditRequest, AuditRow, RelationsAnswer, RelationsRequest
+from tracelake.wire.internal.refusals import Refusal, RefusalsRequest, RefusalsStored
 from tracelake.wire.internal.rpc_shares import RpcSharesAnswer, RpcSharesRequest
 from tracelake.wire.internal.sources import (
     FiredAnswer,
@@ -127,6 +128,11 @@ class DispatcherClient:
     async def user_login(self, request: UserLoginRequest) -> UserLoginAnswer:
         """Makes the user of a verified token known, if a rule of `login_rules` says so."""
         return await send_call(self.http, "/internal/user-login", request, UserLoginAnswer, {})
+
+    async def store_refusals(self, refusals: Sequence[Refusal]) -> int:
+        """Identities that this process refused, for the audit. How many entries were made."""
+        request = RefusalsRequest(refusals=list(refusals))
+        return (await send_call(self.http, "/internal/refusals", request, RefusalsStored, {})).stored
 
     async def relations(self, request: RelationsRequest, user: ServiceUser | None = None) -> RelationsAnswer:
         """Where the rows of a query are stored, for this user, or for the attempt that the request names."""

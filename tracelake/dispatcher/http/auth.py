@@ -15,6 +15,7 @@ from tracelake.domain.service_tokens import hash_token, proven_until
 from tracelake.errors import Forbidden, ServiceUnavailable, Unauthenticated
 from tracelake.store.identity import User, find_user
 from tracelake.wire.calls.user_calls import USER
+from tracelake.wire.internal.refusals import RefusalCounts
 from tracelake.wire.message import Fenced
 from tracelake.wire.service.gate import UNKNOWN, ServiceCaller, caller_of, named_user, shown_token
 from tracelake.wire.service.headers import PROOF, SERVICE_TOKEN, ServiceUser
@@ -25,12 +26,14 @@ CAPABILITY = "x-trace-task-capability"
 class ServiceGate:
     """Finds the service of a call among the tokens that this process knows."""
 
-    def __init__(self, known: KnownTokens) -> None:
-        self._known = known
+    def __init__(self, known: KnownTokens, refusals: RefusalCounts) -> None:
+        self._known, self._refusals = known, refusals
 
     async def caller(self, request: Request) -> ServiceCaller:
-        found = await self._known.find(hash_token(shown_token(request)), "dispatcher")
+        shown = hash_token(shown_token(request))
+        found = await self._known.find(shown, "dispatcher")
         if found is None:
+            self._refusals.add("service_token", shown.hex(), request.client.host if request.client else "unknown")
             raise Unauthenticated(UNKNOWN, where=f"header {SERVICE_TOKEN}")
         return found
 

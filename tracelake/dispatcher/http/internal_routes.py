@@ -14,6 +14,7 @@ from starlette.routing import Route
 
 from tracelake.dispatcher.alerts.for_delivery import alert_targets, failure_alerts
 from tracelake.dispatcher.audit.record import begin_for, end_for
+from tracelake.dispatcher.audit.refusals import store_refusals
 from tracelake.dispatcher.buffers.records import buffer_records
 from tracelake.dispatcher.buffers.settle import settle_buffers
 from tracelake.dispatcher.control import Control
@@ -49,6 +50,7 @@ from tracelake.wire.internal.identity import (
     UserTokenAnswer,
     UserTokenRequest,
 )
+from tracelake.wire.internal.refusals import RefusalsRequest, RefusalsStored
 from tracelake.wire.internal.rpc_shares import RpcSharesRequest
 from tracelake.wire.internal.sources import (
     MAX_HOOKS_BODY,
@@ -129,7 +131,7 @@ def internal_api(control: Control) -> Starlette:
         *_for_senders(control),
         *user_routes(control, known),
     ]
-    allowed = guarded("dispatcher", routes, ServiceGate(known))
+    allowed = guarded("dispatcher", routes, ServiceGate(known, control.refusals))
     return listener_app(allowed, lambda: answers(control.pool), OUTAGES, lambda away: unavailable(away, control.home))
 
 
@@ -156,12 +158,19 @@ def _about_identities(control: Control, known: KnownTokens) -> list[Route]:
     async def service_token(request: Request) -> Response:
         asked = await read_message(request, ServiceTokenCheck)
         # Only as the listener of the calling service receives it: what others receive is not its business.
-        found = await known.find(bytes.fromhex(asked.token_hash), caller_of(request).service)
+        listener = caller_of(request).service
+        found = await known.find(bytes.fromhex(asked.token_hash), listener)
         if found is None:
+            control.refusals.add("service_token", asked.token_hash, f"listener of {listener}")
             raise NotFound(UNKNOWN, where="/token_hash")
         return json_response(ServiceTokenAnswer(service=found.service))
 
+    async def refusals(request: Request) -> Response:
+        asked = await read_message(request, RefusalsRequest)
+        return json_response(RefusalsStored(stored=await store_refusals(control.pool, asked.refusals)))
+
     return [
+        Route("/internal/refusals", refusals, methods=["POST"]),
         Route("/internal/user", user, methods=["GET"]),
         Route("/internal/user-token", user_token, methods=["POST"]),
         Route("/internal/user-login", user_login, methods=["POST"]),

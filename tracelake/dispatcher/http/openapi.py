@@ -28,6 +28,7 @@ from tracelake.wire.internal.identity import (
     UserTokenRequest,
 )
 from tracelake.wire.internal.queries import AuditAnswer, AuditRequest, RelationsAnswer, RelationsRequest
+from tracelake.wire.internal.refusals import RefusalsRequest, RefusalsStored
 from tracelake.wire.internal.rpc_shares import RpcSharesAnswer, RpcSharesRequest
 from tracelake.wire.internal.sources import FiredAnswer, HookBatchAnswer, HookBatchRequest
 from tracelake.wire.message import Message
@@ -156,6 +157,9 @@ ROUTES = (
     ),
     DescribedRoute(
         "post", "/internal/user-login", "A user's token, who may be new", UserLoginAnswer, "service", UserLoginRequest
+    ),
+    DescribedRoute(
+        "post", "/internal/refusals", "Identities that a Gateway refused", RefusalsStored, "service", RefusalsRequest
     ),
     DescribedRoute(
         "post",

@@ -94,3 +94,23 @@ WITH gone AS (
     RETURNING e.id
 )
 SELECT count(*) FROM gone;
+
+-- name: store_refusals
+-- Inserts entries for refused identities ($1), each with how often it was refused: in the organisation of the user, who may
+-- be removed, or of the personal token; else in that of the platform admin. How many.
+WITH stored AS (
+    INSERT INTO audit_entries (org_id, actor, action, object, origin, outcome, code, detail)
+    SELECT coalesce(u.org_id, t.org_id, p.org_id),
+           CASE WHEN r.who ~ '^[0-9a-f]{64}$' THEN 'token ' || left(r.who, 16) ELSE r.who END,
+           'identity', r.kind, r.origin, 'refused', 'unauthenticated', jsonb_build_object('refusals', r.refusals)
+      FROM jsonb_to_recordset($1::jsonb) AS r (kind text, who text, origin text, refusals bigint)
+      LEFT JOIN LATERAL (SELECT org_id FROM users
+                          WHERE r.kind = 'unknown_user' AND external_id = r.who
+                          ORDER BY created_at DESC LIMIT 1) u ON true
+      LEFT JOIN user_tokens t ON t.token_hash = CASE WHEN r.kind = 'personal_token' AND r.who ~ '^[0-9a-f]{64}$'
+                                                     THEN decode(r.who, 'hex') END
+      LEFT JOIN LATERAL (SELECT org_id FROM users WHERE platform_admin ORDER BY created_at LIMIT 1) p ON true
+     WHERE coalesce(u.org_id, t.org_id, p.org_id) IS NOT NULL
+    RETURNING id
+)
+SELECT count(*) FROM stored;

@@ -87,6 +87,7 @@ SERVICE_CALLS: Final[Mapping[tuple[str, str, str], ServiceCall]] = {
         _call("dispatcher", "POST /internal/audit/end", "query delivery", "query delivery"),
         _call("dispatcher", "POST /internal/user-token", "gateway"),
         _call("dispatcher", "POST /internal/user-login", "gateway"),
+        _call("dispatcher", "POST /internal/refusals", "gateway"),
         _call("dispatcher", "POST /internal/hooks", "gateway"),
         _call("dispatcher", "POST /internal/service-token", "query delivery"),
         _call("dispatcher", "POST /internal/schedules/fire", "scheduler"),
