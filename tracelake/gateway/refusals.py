@@ -65,7 +65,9 @@ async def send_counts(counts: RefusalCounts, send: Send) -> None:
 
 
 async def _send_until(stop: asyncio.Event, counts: RefusalCounts, send: Send, every: float) -> None:
-    while not stop.is_set():
+    is_last = False
+    while not is_last:
         with suppress(TimeoutError):
             await asyncio.wait_for(stop.wait(), every)
+        is_last = stop.is_set()  # before it sends: what is refused meanwhile is sent by one more turn
         await send_counts(counts, send)
