@@ -77,6 +77,8 @@ ARGUMENTS: Mapping[str, tuple[tuple[str, ...], ...]] = {
     "org list": ((),),
     "org create": (("bakery", "--admin", "ana"),),
     "org show": (("bakery",),),
+    "org limits": (("bakery",), ("bakery", "--set", "tasks=5")),
+    "org usage": ((), ("bakery",)),
     "token create": (("robot",),),
     "token list": ((),),
     "token revoke": (("robot",),),

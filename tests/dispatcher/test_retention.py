@@ -76,6 +76,8 @@ STATIC = {
         *("dag_activations", "releases", "release_members", "release_comparisons"),
         # One for each job, input or key.
         *("operator_state", "sources", "signing_keys", "catch_ups", "source_schedules", "in_flight_limits"),
+        # One for each organisation and limit, or for each runtime.
+        *("org_limits", "org_storage", "sandboxed_runtimes"),
         # The ledger: kept for ever. `delete_replaced_files` deletes the files of replaced partitions, and
         # `remove_left_generations` the partitions of generations that no version serves.
         *("commits", "partition_versions", "dataset_versions", "removed_generations", "processed_inputs"),
