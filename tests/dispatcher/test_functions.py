@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import msgspec
 import pytest
@@ -38,6 +38,8 @@ from tracelake.wire.task.outputs import CompleteRequest
 
 pytestmark = pytest.mark.anyio
 
+ORG = uuid4()
+
 Act = Callable[[Invocation], Awaitable[Invoked]]
 
 
@@ -60,7 +62,8 @@ class Host:
     invocations: list[Invocation] = field(default_factory=list)
     ended: list[UUID] = field(default_factory=list)
 
-    async def invoke(self, payload: bytes, *, timeout_seconds: float) -> Invoked:
+    async def invoke(self, payload: bytes, *, org: UUID, timeout_seconds: float) -> Invoked:
+        assert org
         assert timeout_seconds == 3600
         invocation = msgspec.json.decode(payload, type=Invocation)
         assert has_shape(variants("001/2")[0], msgspec.json.decode(payload)), "as the specification shows it"
@@ -563,6 +566,7 @@ async def lambda_host(
         (429, {}, "full", Invoked("the runner has no room", started=False, busy=True)),
         (503, {}, "down", Invoked("the runner answered 503: down", started=False)),
         (401, {}, "who?", Invoked("the runner answered 401: who?", started=False)),
+        (400, {}, "too large", Invoked("the runner refuses the task: too large", started=False, refused=True)),
     ],
 )
 async def test_the_invoke_call_says_whether_something_ran_and_why_it_failed(
@@ -575,7 +579,7 @@ async def test_the_invoke_call_says_whether_something_ran_and_why_it_failed(
 
     async with lambda_host(answer) as url:
         invoker = HttpInvoker(url, "secret", verify=True)
-        assert await invoker.invoke(b'{"task": 1}', timeout_seconds=5) == ended
+        assert await invoker.invoke(b'{"task": 1}', org=ORG, timeout_seconds=5) == ended
         await invoker.close()
 
 
@@ -587,12 +591,12 @@ async def test_a_refused_connection_ran_nothing_and_a_broken_one_may_have() -> N
 
     async with lambda_host(hang_up) as url:
         invoker = HttpInvoker(url, "secret", verify=True)
-        lost = await invoker.invoke(b"{}", timeout_seconds=5)
+        lost = await invoker.invoke(b"{}", org=ORG, timeout_seconds=5)
         assert lost.started
         assert lost.lost
         assert lost.error is not None
         assert "lost while the function ran" in lost.error
-    gone = await invoker.invoke(b"{}", timeout_seconds=5)
+    gone = await invoker.invoke(b"{}", org=ORG, timeout_seconds=5)
     assert not gone.started
     await invoker.close()
 
