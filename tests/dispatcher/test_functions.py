@@ -583,6 +583,38 @@ async def test_the_invoke_call_says_whether_something_ran_and_why_it_failed(
         await invoker.close()
 
 
+async def test_a_task_that_the_runner_refuses_fails_for_good_and_holds_up_no_other(control: Control) -> None:
+    chain = await fan_out(control, 3)
+    await control.pool.execute("UPDATE jobs SET max_attempts = 5 WHERE id = $1", chain.jobs["second"])
+    asked = Counter[UUID]()
+
+    async def answer(request: web.Request) -> web.Response:
+        invocation = msgspec.json.decode(await request.read(), type=Invocation)
+        asked[invocation.task_id] += 1
+        if invocation.scope.cursor == 0:
+            return web.Response(status=400, text="the request has more than 6291456 bytes")
+        await Host(control, None).complete(invocation)
+        return web.json_response(None)
+
+    async def over() -> bool:
+        return sorted(await statuses(control, chain)) == ["Completed", "Completed", "Failed"]
+
+    async with lambda_host(answer) as url:
+        invoker = HttpInvoker(url, "secret", verify=True)
+        functions = control.call_functions(invoker, 16)
+        try:
+            await until(functions, control.drain(functions.signal), over)
+        finally:
+            await functions.stop()
+            await invoker.close()
+    assert sorted(asked.values()) == [1, 1, 1]
+    sql = "SELECT attempt, next_retry_at, error_message FROM tasks WHERE job_id = $1 AND status = 'Failed'"
+    row = await control.pool.fetchrow(sql, chain.jobs["second"])
+    assert row is not None
+    assert (row["attempt"], row["next_retry_at"]) == (1, None)
+    assert "the runner refuses the task: the request has more than 6291456 bytes" in row["error_message"]
+
+
 async def test_a_refused_connection_ran_nothing_and_a_broken_one_may_have() -> None:
     async def hang_up(request: web.Request) -> web.StreamResponse:
         assert request.transport is not None

@@ -174,12 +174,14 @@ async def udf_system(dsns: Mapping[str, str], folder: Path, spark: SparkSession)
 
 
 @asynccontextmanager
-async def udf_on_lambda(dsns: Mapping[str, str], folder: Path, server: LambdaServer) -> AsyncIterator[FunctionSystem]:
-    """With the runner as a function of Lambda, on the disk's store: what writes rows needs one on S3."""
+async def udf_on_lambda(
+    dsns: Mapping[str, str], folder: Path, server: LambdaServer, s3: Mapping[str, Any] | None = None
+) -> AsyncIterator[FunctionSystem]:
+    """With the runner as a function of Lambda. `s3`: what a walk needs to have its objects there: to write rows."""
     (task_port,) = free_ports(1)
     invoker = LambdaInvoker(lambda_settings(server), calls=8)
     try:
-        more: dict[str, Any] = {"invoker": invoker, "task_port": task_port, "minter": Mounts()}
+        more: dict[str, Any] = {"invoker": invoker, "task_port": task_port, **(s3 or {"minter": Mounts()})}
         async with walking(dsns["state"], dsns["queue"], folder, **more) as walk:
             server.environment |= {
                 "TRACE_ENDPOINTS__DISPATCHER_TASK": walk.listeners["dispatcher_task"],
