@@ -129,7 +129,8 @@ async def test_without_a_free_place_nothing_has_started(invoking: Invoking) -> N
     for claimed in tasks:
         take = "UPDATE tasks SET lease_token = gen_random_uuid() WHERE id = $1 RETURNING true"
         assert await system.fetch(take, claimed.task.task_id)
-    assert await asyncio.gather(*running) == [Invoked()] * invoking.places
+    for ended in await asyncio.gather(*running):  # it has ended itself, or was ended first
+        assert (ended.started, ended.lost, ended.refused) == (True, False, False), ended
 
 
 async def test_a_task_that_is_too_large_will_never_start(invoking: Invoking) -> None:

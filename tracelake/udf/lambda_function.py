@@ -2,7 +2,8 @@
 
 The environment of Lambda takes the place of the sandbox: it runs the code of one organisation. It reaches the task
 APIs and the object store, and its role has no rights. For each invocation the bundle is fetched anew and a process is
-started: what code leaves behind is not run for another task.
+started: what code leaves behind is not run for another task. Nobody can end a call of Lambda from outside: the function
+asks the task API itself whether the attempt is over, and then ends the code.
 
 The task's token is not verified here, where there are no keys: only the Dispatcher may call the function, and whatever
 the code does with the token is verified by the APIs.
@@ -28,6 +29,7 @@ from tracelake.capability.claims import decode
 from tracelake.capability.jws import parse_token
 from tracelake.domain.function_answer import Ending, FunctionAnswer
 from tracelake.errors import BadInput, Refused, SetupError, TraceError
+from tracelake.runtime.background import in_background
 from tracelake.runtime.http_client import AsyncClient
 from tracelake.runtime.tls import client_context, public_context
 from tracelake.sandbox.bubblewrap import Isolation
@@ -36,6 +38,7 @@ from tracelake.udf.fetch_bundle import Bundles
 from tracelake.udf.invoke import code_of, payload_of
 from tracelake.udf.runtime_api import FunctionError, Result
 from tracelake.udf.sandbox_host import SandboxContext, SandboxKey, open_sandbox_host, required_url
+from tracelake.udf.watch_attempt import end_when_over
 from tracelake.wire.client import task_client
 from tracelake.wire.task.lifecycle import Invocation, UdfRef
 
@@ -136,7 +139,9 @@ async def _run_in(folder: Path, settings: Settings, task: Task, left: float) -> 
         if isinstance(host, FunctionError):
             return host
         try:
-            return await host.invoke(invocation, payload_of(invocation, {}), _seconds(settings.udf, invocation, left))
+            async with in_background(end_when_over(host, invocation, context.tasks)):
+                seconds = _seconds(settings.udf, invocation, left)
+                return await host.invoke(invocation, payload_of(invocation, {}), seconds)
         finally:
             await host.close()
 
