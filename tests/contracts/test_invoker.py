@@ -66,8 +66,11 @@ async def invoking(request: pytest.FixtureRequest, system: RunnerSystem) -> Asyn
         async with on_runner(system) as made:
             yield made
         return
-    async with lambda_of_the_runner() as server, on_lambda(system, server) as made:
-        yield made
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("AWS_ACCESS_KEY_ID", "testing")
+        environment.setenv("AWS_SECRET_ACCESS_KEY", "testing")
+        async with lambda_of_the_runner() as server, on_lambda(system, server) as made:
+            yield made
 
 
 async def test_a_function_runs_once_with_its_task_and_its_own_report_is_what_counts(invoking: Invoking) -> None:
