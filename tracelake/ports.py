@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Final, NewType, Protocol
+from uuid import UUID
 
 from tracelake.domain.object_names import Folder, ObjectName
 from tracelake.errors import InvalidRequest
@@ -342,6 +343,8 @@ class Invoked:
     """Of what has not started: the host has no free place."""
     lost: bool = False
     """Of what may have run: the host was lost or failed itself, which is not the function's fault."""
+    refused: bool = False
+    """Of what has not started: it never will, however often it is tried (the payload is too large)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -352,21 +355,33 @@ class Places:
     per_org: int
 
 
+@dataclass(frozen=True, slots=True)
+class RunnerFunction:
+    """The runner as a function of Lambda, as it is configured there."""
+
+    runtime: str
+    memory_mb: int
+    seconds: int
+    """Lambda ends an invocation after so long."""
+
+
 class Invoker(Protocol):
     """Runs a function once, with one payload, and returns when it has ended.
 
     The contract:
 
     - At most once for a call: no retries of its own. Whether it ran is only known from its own calls.
+    - Code of two organisations never runs in one environment.
     - It returns when the function has returned, failed, was ended at its time limit, or never began.
     - Canceling the call ends the function where the host can do that; where it cannot, fences make what it does void.
 
-    How Lambda keeps it: Invoke with InvocationType RequestResponse, MaximumRetryAttempts 0, and `X-Amz-Function-Error`;
-    throttled or not reached is not started. How the host of Lite keeps it: the same call over HTTP.
+    How Lambda keeps it: Invoke with InvocationType RequestResponse, which Lambda does not repeat, and the organisation
+    as the tenant; throttled or not reached is not started. A call that is canceled cannot be ended. How the host of
+    Lite keeps it: the same call over HTTP.
     """
 
-    async def invoke(self, payload: bytes, *, timeout_seconds: float) -> Invoked:
-        """Run it."""
+    async def invoke(self, payload: bytes, *, org: UUID, timeout_seconds: float) -> Invoked:
+        """Run it, for the organisation whose task it is."""
         ...
 
     async def places(self) -> Places | None:

@@ -27,6 +27,8 @@ from tracelake.settings import (
 )
 
 if TYPE_CHECKING:
+    from tracelake.adapters.invoker_http import HttpInvoker
+    from tracelake.adapters.invoker_lambda import LambdaInvoker
     from tracelake.adapters.secrets_manager import SecretsManager
     from tracelake.ports import CredentialMinter, Invoker, ObjectStore, Queue, Signer
     from tracelake.wire.client import DispatcherClient, TaskClient
@@ -168,18 +170,30 @@ def session_objects(keys: SessionCredentials) -> ObjectStore:
 @asynccontextmanager
 async def open_invoker(settings: Settings) -> AsyncIterator[Invoker | None]:
     """None: no runner of functions is set up."""
-    url, token = settings.udf.invoke_url, settings.udf.invoke_token
-    if url is None or token is None:
-        yield None
-        return
-    from tracelake.adapters.invoker_http import HttpInvoker
-    from tracelake.runtime.tls import client_context
-
-    invoker = HttpInvoker(url, token.get_secret_value(), client_context(settings.tls.ca))
+    invoker = _new_invoker(settings)
     try:
         yield invoker
     finally:
-        await invoker.close()
+        if invoker is not None:
+            await invoker.close()
+
+
+def _new_invoker(settings: Settings) -> HttpInvoker | LambdaInvoker | None:
+    url, token = settings.udf.invoke_url, settings.udf.invoke_token
+    if settings.udf.invoker == "lambda":
+        return make_lambda(settings)
+    if url is None or token is None:
+        return None
+    from tracelake.adapters.invoker_http import HttpInvoker
+    from tracelake.runtime.tls import client_context
+
+    return HttpInvoker(url, token.get_secret_value(), client_context(settings.tls.ca))
+
+
+def make_lambda(settings: Settings) -> LambdaInvoker:
+    from tracelake.adapters.invoker_lambda import LambdaInvoker
+
+    return LambdaInvoker(settings.udf, calls=settings.dispatcher.functions)
 
 
 def make_minter(settings: Settings) -> CredentialMinter | None:

@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import msgspec
 import pytest
@@ -38,6 +38,8 @@ from tracelake.wire.task.outputs import CompleteRequest
 
 pytestmark = pytest.mark.anyio
 
+ORG = uuid4()
+
 Act = Callable[[Invocation], Awaitable[Invoked]]
 
 
@@ -60,7 +62,8 @@ class Host:
     invocations: list[Invocation] = field(default_factory=list)
     ended: list[UUID] = field(default_factory=list)
 
-    async def invoke(self, payload: bytes, *, timeout_seconds: float) -> Invoked:
+    async def invoke(self, payload: bytes, *, org: UUID, timeout_seconds: float) -> Invoked:
+        assert org
         assert timeout_seconds == 3600
         invocation = msgspec.json.decode(payload, type=Invocation)
         assert has_shape(variants("001/2")[0], msgspec.json.decode(payload)), "as the specification shows it"
@@ -563,6 +566,7 @@ async def lambda_host(
         (429, {}, "full", Invoked("the runner has no room", started=False, busy=True)),
         (503, {}, "down", Invoked("the runner answered 503: down", started=False)),
         (401, {}, "who?", Invoked("the runner answered 401: who?", started=False)),
+        (400, {}, "too large", Invoked("the runner refuses the task: too large", started=False, refused=True)),
     ],
 )
 async def test_the_invoke_call_says_whether_something_ran_and_why_it_failed(
@@ -575,8 +579,40 @@ async def test_the_invoke_call_says_whether_something_ran_and_why_it_failed(
 
     async with lambda_host(answer) as url:
         invoker = HttpInvoker(url, "secret", verify=True)
-        assert await invoker.invoke(b'{"task": 1}', timeout_seconds=5) == ended
+        assert await invoker.invoke(b'{"task": 1}', org=ORG, timeout_seconds=5) == ended
         await invoker.close()
+
+
+async def test_a_task_that_the_runner_refuses_fails_for_good_and_holds_up_no_other(control: Control) -> None:
+    chain = await fan_out(control, 3)
+    await control.pool.execute("UPDATE jobs SET max_attempts = 5 WHERE id = $1", chain.jobs["second"])
+    asked = Counter[UUID]()
+
+    async def answer(request: web.Request) -> web.Response:
+        invocation = msgspec.json.decode(await request.read(), type=Invocation)
+        asked[invocation.task_id] += 1
+        if invocation.scope.cursor == 0:
+            return web.Response(status=400, text="the request has more than 6291456 bytes")
+        await Host(control, None).complete(invocation)
+        return web.json_response(None)
+
+    async def over() -> bool:
+        return sorted(await statuses(control, chain)) == ["Completed", "Completed", "Failed"]
+
+    async with lambda_host(answer) as url:
+        invoker = HttpInvoker(url, "secret", verify=True)
+        functions = control.call_functions(invoker, 16)
+        try:
+            await until(functions, control.drain(functions.signal), over)
+        finally:
+            await functions.stop()
+            await invoker.close()
+    assert sorted(asked.values()) == [1, 1, 1]
+    sql = "SELECT attempt, next_retry_at, error_message FROM tasks WHERE job_id = $1 AND status = 'Failed'"
+    row = await control.pool.fetchrow(sql, chain.jobs["second"])
+    assert row is not None
+    assert (row["attempt"], row["next_retry_at"]) == (1, None)
+    assert "the runner refuses the task: the request has more than 6291456 bytes" in row["error_message"]
 
 
 async def test_a_refused_connection_ran_nothing_and_a_broken_one_may_have() -> None:
@@ -587,12 +623,12 @@ async def test_a_refused_connection_ran_nothing_and_a_broken_one_may_have() -> N
 
     async with lambda_host(hang_up) as url:
         invoker = HttpInvoker(url, "secret", verify=True)
-        lost = await invoker.invoke(b"{}", timeout_seconds=5)
+        lost = await invoker.invoke(b"{}", org=ORG, timeout_seconds=5)
         assert lost.started
         assert lost.lost
         assert lost.error is not None
         assert "lost while the function ran" in lost.error
-    gone = await invoker.invoke(b"{}", timeout_seconds=5)
+    gone = await invoker.invoke(b"{}", org=ORG, timeout_seconds=5)
     assert not gone.started
     await invoker.close()
 

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from uuid import uuid4
 
+import boto3
 import pytest
 
 from tests.support.queues import sqs_settings
+from tests.support.udf.bundles import zipped
+from tracelake.lite.doctor_functions import examine_functions
 from tracelake.lite.doctor_queue import examine_queue
 from tracelake.lite.network_ports import Ports
 from tracelake.lite.plan import children
@@ -20,7 +24,7 @@ WITH_QUEUE = ["dispatcher", "worker", "sink", "runner"]
 KEYS = {"AWS_ACCESS_KEY_ID": "KEY", "AWS_SECRET_ACCESS_KEY": "secret", "AWS_PROFILE": "trace"}
 
 
-@pytest.mark.parametrize("profile", ["pg", "sqs", "kms"])
+@pytest.mark.parametrize("profile", ["pg", "sqs", "kms", "lambda"])
 def test_only_processes_with_a_queue_get_it_and_credentials_only_for_services_of_aws(
     profile: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -30,6 +34,7 @@ def test_only_processes_with_a_queue_get_it_and_credentials_only_for_services_of
         "pg": {},
         "sqs": {"TRACE_QUEUE__BACKEND": "sqs", "TRACE_QUEUE__PREFIX": "prod-"},
         "kms": {"TRACE_TOKENS__SIGNER": "kms"},
+        "lambda": {"TRACE_UDF__INVOKER": "lambda", "TRACE_UDF__LAMBDA_FUNCTION": "trace-runner"},
     }[profile]
     files = TlsFiles(ca=tmp_path / "ca", cert=tmp_path / "cert", key=tmp_path / "key")
     made = children(
@@ -46,7 +51,43 @@ def test_only_processes_with_a_queue_get_it_and_credentials_only_for_services_of
     chosen = ("prefix", "prod-") if profile == "sqs" else ("dsn", "postgresql://u:p@h/d")
     assert sorted(name for name, queue in queues.items() if chosen in queue.items()) == sorted(WITH_QUEUE)
     keyed = {name for name, launch in launches.items() if launch.env.items() >= KEYS.items()}
-    assert keyed == {"pg": set(), "sqs": set(WITH_QUEUE), "kms": {"dispatcher"}}[profile]
+    alone = {"dispatcher"}
+    assert keyed == {"pg": set(), "sqs": set(WITH_QUEUE), "kms": alone, "lambda": alone}[profile]
+
+
+def test_the_doctor_finds_the_runner_function_and_what_is_wrong_with_it(moto: str, tmp_path: Path) -> None:
+    name = f"runner-{uuid4().hex[:8]}"
+    given = {"TRACE_UDF__INVOKER": "lambda", "TRACE_UDF__LAMBDA_FUNCTION": name, "TRACE_UDF__LAMBDA_ENDPOINT": moto}
+    settings = load_settings(given, home=tmp_path)
+    (missing,) = examine_functions(settings)
+    assert (missing.ok, "is not there" in missing.found) == (False, True)
+    assert "udf.lambda_function" in str(missing.fix)
+    create_function(moto, name, seconds=300)
+    (short,) = examine_functions(settings)
+    assert (short.ok, "tasks of lambda may run longer" in short.found) == (None, True)
+    assert "runtimes.lambda.timeout_seconds" in str(short.fix)
+    (fine,) = examine_functions(
+        load_settings({**given, "TRACE_RUNTIMES__LAMBDA__TIMEOUT_SECONDS": "290"}, home=tmp_path)
+    )
+    assert (fine.ok, fine.found) == (True, f"{name} on Lambda: python3.12, 1024 MB, 300 s")
+    (unnamed,) = examine_functions(load_settings({"TRACE_UDF__INVOKER": "lambda"}, home=tmp_path))
+    assert unnamed.ok is False
+    assert examine_functions(load_settings({}, home=tmp_path)) == []
+
+
+def create_function(moto: str, name: str, *, seconds: int) -> None:
+    place = {"region_name": "us-east-1", "endpoint_url": moto}
+    trust = {"RoleName": name, "AssumeRolePolicyDocument": "{}"}
+    role = boto3.client("iam", **place).create_role(**trust)["Role"]["Arn"]
+    boto3.client("lambda", **place).create_function(
+        FunctionName=name,
+        Runtime="python3.12",
+        Handler="main.handler",
+        Role=role,
+        Code={"ZipFile": zipped(("main.py", b"def handler(event, context): return None"))},
+        Timeout=seconds,
+        MemorySize=1024,
+    )
 
 
 def test_no_database_is_embedded_for_a_queue_on_sqs() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 THROTTLED: Final = frozenset(
@@ -21,8 +21,10 @@ OF_TIME: Final = re.compile(r"signature (expired|not yet current)", re.IGNORECAS
 ACTION: Final = re.compile(r"not authorized to perform: ([\w-]+:\w+)")
 OF_KMS: Final = "Access to KMS is not allowed"
 """What Secrets Manager says of a secret that a key of KMS encrypts which the caller may not use."""
-NAMES: Final = ("QueueUrl", "QueueName", "KeyId", "SecretId")
+NAMES: Final = ("QueueUrl", "QueueName", "KeyId", "SecretId", "FunctionName")
 """Parameters that name what a call is about."""
+OTHER_ACTIONS: Final = {"Invoke": "InvokeFunction"}
+"""Of calls whose right has another name."""
 FAULT: Final = 500
 TOO_MANY: Final = 429
 
@@ -36,26 +38,38 @@ class Fault:
     """Whether the same call may succeed a moment later."""
     expired: bool = False
     """Whether other credentials may be found now."""
+    may_be_done: bool = True
+    """Whether the service may have done what it was called for."""
 
 
 def fault_of(wrong: Exception, service: str, operation: str, parameters: Mapping[str, Any]) -> Fault:
     """Raises what is not of AWS."""
-    from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError, PartialCredentialsError
+    from botocore.exceptions import (
+        BotoCoreError,
+        ClientError,
+        ConnectTimeoutError,
+        EndpointConnectionError,
+        NoCredentialsError,
+        PartialCredentialsError,
+    )
 
     if isinstance(wrong, ClientError):
-        return _refusal(wrong.response, service, operation, parameters)
+        status = int(wrong.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
+        return replace(_refusal(wrong.response, status, service, operation, parameters), may_be_done=status >= FAULT)
     if isinstance(wrong, NoCredentialsError | PartialCredentialsError):
         hint = "give this process a role, or set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
-        return Fault(f"there are no credentials for {service}", hint, passes=False, expired=True)
+        return Fault(f"there are no credentials for {service}", hint, passes=False, expired=True, may_be_done=False)
     if isinstance(wrong, BotoCoreError | OSError):  # also a TimeoutError
         hint = "check the network, the endpoint and the region; the call is repeated"
-        return Fault(f"{service} does not answer: {type(wrong).__name__}", hint)
+        sent = not isinstance(wrong, EndpointConnectionError | ConnectTimeoutError)
+        return Fault(f"{service} does not answer: {type(wrong).__name__}", hint, may_be_done=sent)
     raise wrong
 
 
-def _refusal(answer: Mapping[str, Any], service: str, operation: str, parameters: Mapping[str, Any]) -> Fault:
+def _refusal(
+    answer: Mapping[str, Any], status: int, service: str, operation: str, parameters: Mapping[str, Any]
+) -> Fault:
     code, text = str(answer["Error"].get("Code", "")), str(answer["Error"].get("Message", ""))
-    status = int(answer.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
     if code in DENIED:
         return _denied(code, text, service, operation, parameters)
     if code in SKEWED or OF_TIME.search(text):
@@ -65,7 +79,8 @@ def _refusal(answer: Mapping[str, Any], service: str, operation: str, parameters
         hint = "renew the credentials of this process; those in a file or of a role are read again by the next call"
         return Fault(f"{service} does not accept our credentials: {code}", hint, code, expired=True)
     if code in THROTTLED or status == TOO_MANY:
-        return Fault(f"{service} is throttled: {code}", "raise the quota of the account, or send less", code)
+        hint, reason = "raise the quota of the account, or send less", str(answer.get("Reason", ""))
+        return Fault(f"{service} is throttled: {reason or code}", hint, code)
     if status >= FAULT:
         return Fault(f"{service} has failed: {code or status}", "the call is repeated; see the health of AWS", code)
     return Fault(
@@ -87,4 +102,4 @@ def _denied(code: str, text: str, service: str, operation: str, parameters: Mapp
 def iam_action(service: str, operation: str) -> str:
     """The right that a call needs; batches need that of the single call."""
     name = "".join(part.title() for part in operation.split("_"))
-    return f"{service}:{name.removesuffix('Batch')}"
+    return f"{service}:{OTHER_ACTIONS.get(name, name.removesuffix('Batch'))}"

@@ -7,6 +7,7 @@ repeated here, within bounds, as calls to every other service of Trace are.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from contextlib import AsyncExitStack
 from datetime import timedelta
 from typing import Any, Final
@@ -20,7 +21,7 @@ CONNECT_SECONDS: Final = 5.0
 ANSWER_SECONDS: Final = 15.0
 """How long an answer may take, beside what the call itself waits for."""
 LONGEST_WAIT_SECONDS: Final = 20.0
-"""A long poll of SQS, the longest that any call waits on the server."""
+"""A long poll of SQS, the longest that a call waits on the server unless a service says otherwise."""
 
 
 class AwsRefusal(Exception):
@@ -29,6 +30,14 @@ class AwsRefusal(Exception):
     def __init__(self, code: str) -> None:
         super().__init__(code)
         self.code = code
+
+
+class AwsFault(Exception):
+    """Why a call that is never repeated has failed."""
+
+    def __init__(self, fault: Fault) -> None:
+        super().__init__(fault.message)
+        self.fault = fault
 
 
 class AwsService:
@@ -42,10 +51,15 @@ class AwsService:
         *,
         unavailable: type[Unavailable],
         retry_for: timedelta = timedelta(seconds=10),
+        longest_wait: float = LONGEST_WAIT_SECONDS,
+        connections: int = CONNECTIONS,
+        on_client: Callable[[Any], None] = lambda _client: None,
     ) -> None:
+        """`on_client`: called with each client that is made."""
         self.name, self.region = name, region
         self._endpoint, self._unavailable = endpoint, unavailable
         self._retry_for = retry_for.total_seconds()
+        self._longest_wait, self._connections, self._on_client = longest_wait, connections, on_client
         self._client: Any = None
         self._opened = AsyncExitStack()
         self._opening = asyncio.Lock()
@@ -78,6 +92,20 @@ class AwsService:
                 raise self._as_error(fault)
             await asyncio.sleep(pause)
 
+    async def call_once(self, operation: str, *, waits: float, **parameters: Any) -> dict[str, Any]:
+        """For a call that must not happen twice: one request. AwsFault if it fails, also after it was done."""
+        client = None
+        try:
+            async with asyncio.timeout(waits + ANSWER_SECONDS):
+                client = await self._open()
+                answer: dict[str, Any] = await getattr(client, operation)(**parameters)
+                return answer
+        except Exception as wrong:  # noqa: BLE001 - what is not of AWS is raised again
+            fault = fault_of(wrong, self.name, operation, parameters)
+        if fault.expired:
+            await self._renew(client)
+        raise AwsFault(fault)
+
     async def close(self) -> None:
         self._closing = True
         async with self._opening:
@@ -92,6 +120,7 @@ class AwsService:
                 raise self._unavailable(f"the client of {self.name} was closed")
             if self._client is None:
                 self._client = await self._opened.enter_async_context(self._new_client())
+                self._on_client(self._client)
             return self._client
 
     async def _renew(self, expired: Any) -> None:
@@ -105,15 +134,18 @@ class AwsService:
         try:
             from aiobotocore.config import AioConfig
             from aiobotocore.session import get_session
+
+            from tracelake.adapters.aws_connections import KeepAliveSession
         except ImportError:
             raise SettingsError(
                 f"{self.name} of AWS needs aiobotocore", where=self.name, hint="pip install 'tracelake[aws]'"
             ) from None
         config = AioConfig(
-            max_pool_connections=CONNECTIONS,
+            max_pool_connections=self._connections,
             connect_timeout=CONNECT_SECONDS,
-            read_timeout=LONGEST_WAIT_SECONDS + ANSWER_SECONDS,
+            read_timeout=self._longest_wait + ANSWER_SECONDS,
             retries={"total_max_attempts": 1},
+            http_session_cls=KeepAliveSession,
         )
         return get_session().create_client(
             self.name, region_name=self.region, endpoint_url=self._endpoint, config=config

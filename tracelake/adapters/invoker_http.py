@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import ssl
 from typing import Final
+from uuid import UUID
 
 import httpx
 
@@ -19,6 +20,7 @@ SLACK_SECONDS: Final = 30.0
 CONNECT_SECONDS: Final = 5.0
 PLACES_SECONDS: Final = 5.0
 ERROR_LENGTH: Final = 4_000
+REFUSED: Final = frozenset({httpx.codes.BAD_REQUEST, httpx.codes.REQUEST_ENTITY_TOO_LARGE})
 
 
 class HttpInvoker:
@@ -30,7 +32,8 @@ class HttpInvoker:
             limits=httpx.Limits(max_connections=None, max_keepalive_connections=64),
         )
 
-    async def invoke(self, payload: bytes, *, timeout_seconds: float) -> Invoked:
+    async def invoke(self, payload: bytes, *, org: UUID, timeout_seconds: float) -> Invoked:
+        del org  # the runner reads it from the task's token
         wait = httpx.Timeout(timeout_seconds + SLACK_SECONDS, connect=CONNECT_SECONDS)
         try:
             answer = await self._http.post(PATH, content=payload, timeout=wait)
@@ -38,13 +41,7 @@ class HttpInvoker:
             return Invoked(f"the runner does not answer: {wrong or type(wrong).__name__}", started=False)
         except httpx.HTTPError as lost:
             return Invoked(f"the runner was lost while the function ran: {lost or type(lost).__name__}", lost=True)
-        if answer.status_code == httpx.codes.TOO_MANY_REQUESTS:
-            return Invoked("the runner has no room", started=False, busy=True)
-        if answer.status_code != httpx.codes.OK:
-            return Invoked(f"the runner answered {answer.status_code}: {answer.text[:ERROR_LENGTH]}", started=False)
-        if "X-Amz-Function-Error" in answer.headers:
-            return Invoked(_error(answer))
-        return Invoked()
+        return _ended(answer)
 
     async def places(self) -> Places | None:
         try:
@@ -62,6 +59,19 @@ class HttpInvoker:
 
     async def close(self) -> None:
         await self._http.aclose()
+
+
+def _ended(answer: httpx.Response) -> Invoked:
+    if answer.status_code == httpx.codes.TOO_MANY_REQUESTS:
+        return Invoked("the runner has no room", started=False, busy=True)
+    if answer.status_code in REFUSED:
+        error = f"the runner refuses the task: {answer.text[:ERROR_LENGTH]}"
+        return Invoked(error, started=False, refused=True)
+    if answer.status_code != httpx.codes.OK:
+        return Invoked(f"the runner answered {answer.status_code}: {answer.text[:ERROR_LENGTH]}", started=False)
+    if "X-Amz-Function-Error" in answer.headers:
+        return Invoked(_error(answer))
+    return Invoked()
 
 
 def _error(answer: httpx.Response) -> str:

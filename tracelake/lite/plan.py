@@ -184,8 +184,9 @@ def _with_store(name: str, child_settings: Settings, settings: Settings, store: 
 
 
 def _calls_aws(name: str, settings: Settings) -> bool:
-    signs = name == "dispatcher" and settings.tokens.signer == "kms"
-    return settings.queue.backend == "sqs" or signs or bool(references_in(settings))
+    by_service = settings.tokens.signer == "kms" or settings.udf.invoker == "lambda"
+    dispatches = name == "dispatcher" and by_service
+    return settings.queue.backend == "sqs" or dispatches or bool(references_in(settings))
 
 
 def _metrics(name: str, base: MetricsSettings) -> MetricsSettings:

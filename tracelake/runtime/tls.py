@@ -40,6 +40,14 @@ def client_context(ca: Path | None) -> ssl.SSLContext:
     return context
 
 
+def public_context(ca: Path | None) -> ssl.SSLContext:
+    """Trusts the authorities of the machine, and this one: for addresses that may be of AWS or of ours."""
+    context = client_context(None)
+    if ca is not None:
+        context.load_verify_locations(cafile=str(ca))
+    return context
+
+
 def reload_if_changed(context: ssl.SSLContext, files: TlsFiles, seen: Seen | None) -> Seen | None:
     """Reloads a context whose files have changed; open connections stay. Pass the result to the next call."""
     try:

@@ -2,13 +2,31 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from pydantic import SecretStr
 
-from tracelake.settings.base import Group, setting
+from tracelake.settings.base import URL, Group, setting
 
 
 class UdfSettings(Group):
-    """The runner: its listener, its sandboxes, and their limits."""
+    """The runner: its listener, its sandboxes, and their limits; or AWS Lambda in its place for `runtime: lambda`."""
+
+    invoker: Literal["runner", "lambda"] = setting(
+        "runner", "Where functions of `runtime: lambda` run: on the runner, or on AWS Lambda."
+    )
+    lambda_function: str | None = setting(
+        None,
+        "The name or ARN of the runner function on Lambda, with an alias after a colon if it has one.",
+        pattern=r"^(arn:[a-z0-9-]+:lambda:[a-z0-9-]+:\d{12}:function:)?[A-Za-z0-9_-]{1,64}(:[A-Za-z0-9$_-]{1,128})?$",
+    )
+    lambda_region: str = setting("us-east-1", "The region of the runner function.", pattern=r"^[a-z0-9-]+$")
+    lambda_endpoint: str | None = setting(None, "The server of Lambda; unset: AWS.", unit="URL", pattern=URL)
+    lambda_tenants: bool = setting(
+        default=True,
+        why="The runner function has the tenant isolation PER_TENANT, and each organisation is a tenant. Off: an"
+        " environment serves the organisation that it served first, which code in it can get around.",
+    )
 
     host: str = setting("127.0.0.1", "The address its listener binds to.")
     port: int = setting(

@@ -44,7 +44,7 @@ class Functions:
         `more`: added to the payload. `alone`: in a sandbox that serves no other invocation.
         """
         claims = await self.verifier.verify(invocation.capability_token)
-        udf = _checked(invocation, claims)
+        udf = code_of(invocation, claims)
         crash_point("runner.asked")
         code = await self.bundles.get(udf)
         key = SandboxKey(claims.org_id, udf.sha256, udf.kind, udf.handler)
@@ -86,7 +86,8 @@ def payload_of(invocation: Invocation, more: Mapping[str, Any]) -> bytes:
     return msgspec.json.encode({**payload, **more})
 
 
-def _checked(invocation: Invocation, claims: Claims) -> UdfRef:
+def code_of(invocation: Invocation, claims: Claims) -> UdfRef:
+    """Refuses a token of another attempt."""
     if (claims.task_id, claims.attempt) != (invocation.task_id, invocation.attempt):
         raise Forbidden("the token belongs to another attempt", where="/capability_token")
     if invocation.udf is None:

@@ -6,7 +6,7 @@ import io
 import os
 import stat
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -54,7 +54,7 @@ def pack(
     kind = kind or kind_of(files, folder)
     for name, path in _sdk(kind):
         files.setdefault(name, path)
-    return judged(_zipped(files), kind, handler, limits=limits)
+    return judged(zipped(files), kind, handler, limits=limits)
 
 
 def judged(
@@ -118,7 +118,8 @@ def _sdk(kind: Kind) -> Iterator[tuple[str, Path]]:
         yield "trace_udf.js", SDK / "node" / "trace_udf.js"
 
 
-def _zipped(files: dict[str, Path]) -> bytes:
+def zipped(files: Mapping[str, Path]) -> bytes:
+    """A zip whose bytes depend on nothing but the files."""
     into = io.BytesIO()
     with zipfile.ZipFile(into, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, path in sorted(files.items()):

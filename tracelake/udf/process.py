@@ -25,7 +25,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from tracelake.capability.verifier import Verifier
-from tracelake.errors import BadInput, Refused, SettingsError, SetupError, Unauthenticated
+from tracelake.errors import BadInput, Refused, SetupError, Unauthenticated
 from tracelake.ports import ObjectStore, Places
 from tracelake.runtime.http_client import AsyncClient
 from tracelake.runtime.listeners import (
@@ -37,7 +37,7 @@ from tracelake.runtime.listeners import (
     open_listeners,
 )
 from tracelake.runtime.process import Process, wait_for_service
-from tracelake.runtime.tls import client_context
+from tracelake.runtime.tls import client_context, public_context
 from tracelake.sandbox.bubblewrap import Isolation, choose_isolation
 from tracelake.sandbox.contents import write_etc
 from tracelake.settings import Settings, UdfSettings
@@ -46,7 +46,7 @@ from tracelake.udf.invoke import Functions
 from tracelake.udf.object_stores import Stores
 from tracelake.udf.pool import Pool
 from tracelake.udf.runtime_api import FunctionError, Result
-from tracelake.udf.sandbox_host import SandboxContext, open_sandbox_host
+from tracelake.udf.sandbox_host import ObjectAccess, SandboxContext, open_sandbox_host, required_url
 from tracelake.wire.calls.read_call import read_message
 from tracelake.wire.client import DispatcherClient, TaskClient, dispatcher_client, task_client
 from tracelake.wire.internal.identity import SessionCredentials
@@ -139,7 +139,7 @@ async def running(
     timeout = aiohttp.ClientTimeout(total=None, connect=10)
     folder = _folder(settings)
     async with (
-        AsyncClient(verify=context, timeout=60) as http,
+        AsyncClient(verify=public_context(settings.tls.ca), timeout=60) as http,  # bundles may be in S3
         aiohttp.ClientSession(
             connector=connector, timeout=timeout, cookie_jar=aiohttp.DummyCookieJar(), auto_decompress=False
         ) as listeners,
@@ -151,11 +151,9 @@ async def running(
             etc=write_etc(folder / "etc"),
             http=listeners,
             tasks=tasks,
-            verifier=verifier,
-            store_for=stores.store_for,
-            task_url=_required(settings.endpoints.dispatcher_task, "endpoints.dispatcher_task"),
+            task_url=required_url(settings),
             query_url=settings.endpoints.query_task or "",
-            put_bytes=settings.sink.batch_bytes,
+            objects=ObjectAccess(verifier, stores.store_for, settings.sink.batch_bytes),
         )
         pool = Pool(lambda key, code: open_sandbox_host(key, code, sandboxes), settings.udf)
         watch = asyncio.create_task(pool.watch())
@@ -223,12 +221,6 @@ def _folder(settings: Settings) -> Path:
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(mode=0o700)
     return folder
-
-
-def _required(value: str | None, name: str) -> str:
-    if value is None:
-        raise SettingsError(f"{name} is not set", where=name, hint="`trace up` fills it in")
-    return value
 
 
 def _describe(isolation: Isolation) -> str:

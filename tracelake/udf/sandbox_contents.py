@@ -6,7 +6,7 @@ import importlib.util
 import os
 import shutil
 import socket
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cache
@@ -23,6 +23,8 @@ HERE: Final = Path(__file__).parent
 RUNTIME_CLIENT: Final = ("awslambdaric", "runtime_client", "simplejson", "snapshot_restore_py")
 """The Lambda runtime's client for Python, and all that it imports."""
 SOCKETS: Final = ("runtime", "task", "query", "objects")
+URLS: Final = {"task": "TRACE_TASK_URL", "query": "TRACE_QUERY_URL", "objects": "TRACE_OBJECTS_URL"}
+"""The variables with the addresses of our listeners. Without that of objects, a function asks for keys of the store."""
 FIRST_PORT: Final = 9001
 LAST_RESORT_CPU_SECONDS: Final = 4 * 3600
 SPARE_MEMORY: Final = 64 * MIB
@@ -67,16 +69,21 @@ def without_isolation(code: Code, sockets: Path) -> SandboxPaths:
     with ExitStack() as stack:
         servers = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in SOCKETS]
         ports = {name: server.getsockname()[1] for name, server in zip(SOCKETS, servers, strict=True)}
-    return SandboxPaths(str(code.folder), str(library()["awslambdaric"].parent), str(HERE), str(sockets), ports)
+    return SandboxPaths(str(code.folder), str(_linked_library(sockets)), str(HERE), str(sockets), ports)
 
 
 def local_run(code: Code, folder: Path, port: int) -> SandboxPaths:
     """For `trace udf test`: one listener serves every port; `folder` gets a library of the runtime client alone."""
+    return SandboxPaths(str(code.folder), str(_linked_library(folder)), str(HERE), "", dict.fromkeys(SOCKETS, port))
+
+
+def _linked_library(folder: Path) -> Path:
+    """The runtime's client alone: the function finds no other package of ours."""
     lib = folder / "lib"
     lib.mkdir()
     for path in library().values():
         (lib / path.name).symlink_to(path)
-    return SandboxPaths(str(code.folder), str(lib), str(HERE), "", dict.fromkeys(SOCKETS, port))
+    return lib
 
 
 def mounts(code: Code, sockets: Path, etc: Path, settings: UdfSettings) -> list[str]:
@@ -91,25 +98,37 @@ def mounts(code: Code, sockets: Path, etc: Path, settings: UdfSettings) -> list[
     return [*found, *closing_mounts(settings.tmp_mb * MIB), "--chdir", WITHIN.task_root]
 
 
-def launch(code: Code, sockets: Path, etc: Path, isolation: Isolation, settings: UdfSettings) -> Launch:
-    """How the sandbox of this code is started. `sockets`: the folder with a socket per listener."""
+def launch(
+    code: Code,
+    sockets: Path,
+    etc: Path,
+    isolation: Isolation,
+    settings: UdfSettings,
+    *,
+    listeners: Collection[str] = SOCKETS,
+) -> Launch:
+    """How the sandbox of this code is started. `sockets`: the folder with a socket for each of the listeners."""
     place = WITHIN if isolation.bwrap else without_isolation(code, sockets)
     init = f"{place.ours}/{INIT.name}" if isolation.bwrap else str(INIT)
     options = mounts(code, sockets, etc, settings) if isolation.bwrap else []
-    return Launch(init, init_arguments(code, place, settings), options, folder=place.task_root)
+    return Launch(init, init_arguments(code, place, settings, listeners), options, folder=place.task_root)
 
 
-def init_arguments(code: Code, place: SandboxPaths, settings: UdfSettings) -> dict[str, Any]:
+def init_arguments(
+    code: Code, place: SandboxPaths, settings: UdfSettings, listeners: Collection[str] = SOCKETS
+) -> dict[str, Any]:
     """The arguments of `sandbox/init.py`, but for the uid."""
     return {
         "limits": _limits(settings),
-        "listeners": {place.ports[listener]: f"{place.sockets}/{listener}" for listener in SOCKETS},
+        "listeners": {place.ports[listener]: f"{place.sockets}/{listener}" for listener in listeners},
         "argv": command(code, place, settings),
-        "env": environment(code, place, settings),
+        "env": environment(code, place, settings, listeners),
     }
 
 
-def environment(code: Code, place: SandboxPaths, settings: UdfSettings) -> dict[str, str]:
+def environment(
+    code: Code, place: SandboxPaths, settings: UdfSettings, listeners: Collection[str] = SOCKETS
+) -> dict[str, str]:
     """Lambda's variables, and the URLs of our listeners."""
     tmp = "/tmp"  # noqa: S108 - its own
     return {
@@ -132,9 +151,7 @@ def environment(code: Code, place: SandboxPaths, settings: UdfSettings) -> dict[
         "AWS_LAMBDA_LOG_STREAM_NAME": "trace",
         "AWS_REGION": "us-east-1",
         "AWS_DEFAULT_REGION": "us-east-1",
-        "TRACE_TASK_URL": f"http://{place.url('task')}",
-        "TRACE_QUERY_URL": f"http://{place.url('query')}",
-        "TRACE_OBJECTS_URL": f"http://{place.url('objects')}",
+        **{name: f"http://{place.url(listener)}" for listener, name in URLS.items() if listener in listeners},
     }
 
 

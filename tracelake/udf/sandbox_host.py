@@ -15,10 +15,11 @@ from uuid import UUID, uuid4
 import aiohttp
 
 from tracelake.capability.verifier import Verifier
+from tracelake.errors import SettingsError
 from tracelake.runtime.crash_points import crash_point
 from tracelake.sandbox.bubblewrap import Isolation
 from tracelake.sandbox.process import Sandbox, Usage, start
-from tracelake.settings import UdfSettings
+from tracelake.settings import Settings, UdfSettings
 from tracelake.udf.forward_output import Lines, SandboxOutput
 from tracelake.udf.object_proxy import ObjectProxy, Quota, StoreFor
 from tracelake.udf.runtime_api import FunctionError, Result, RuntimeApi
@@ -35,6 +36,15 @@ SETTLE_POLL_SECONDS: Final = 0.02
 
 
 @dataclass(frozen=True)
+class ObjectAccess:
+    """What the object endpoint of every sandbox stands on."""
+
+    verifier: Verifier
+    store_for: StoreFor
+    put_bytes: int
+
+
+@dataclass(frozen=True)
 class SandboxContext:
     """What all sandboxes of a runner share."""
 
@@ -44,11 +54,10 @@ class SandboxContext:
     etc: Path
     http: aiohttp.ClientSession
     tasks: TaskClient
-    verifier: Verifier
-    store_for: StoreFor
     task_url: str
     query_url: str
-    put_bytes: int
+    objects: ObjectAccess | None
+    """None: functions reach the store themselves, with keys of their task."""
 
 
 @dataclass(frozen=True)
@@ -89,12 +98,12 @@ class SandboxHost:
         """Starts it. Returns the error, or None once it waits for its first invocation."""
         self._folder.mkdir(mode=0o755)  # mounted into the sandbox; its parent is closed to others
         self._folder.chmod(0o755)  # whatever the umask is
-        for name, handle in self._handlers().items():
+        listeners = self._handlers()
+        for name, handle in listeners.items():
             self._listeners.append(await self._listen(name, handle))
         context = self._context
-        self._sandbox = await start(
-            launch(code, self._folder, context.etc, context.isolation, context.settings), context.isolation
-        )
+        content = launch(code, self._folder, context.etc, context.isolation, context.settings, listeners=listeners)
+        self._sandbox = await start(content, context.isolation)
         crash_point("runner.sandbox_started")
         self._output = SandboxOutput(self._sandbox.output)
         fault = await self._until_waits(context.settings.start_seconds)
@@ -175,20 +184,23 @@ class SandboxHost:
 
     def _handlers(self) -> dict[str, Handle]:
         context = self._context
-        objects = ObjectProxy(
-            context.verifier,
-            context.store_for,
-            lambda: self._current,
-            put_bytes=context.put_bytes,
-            get_bytes=context.settings.memory_mb * MIB // 2,
-            quota=Quota(context.settings.put_mb * MIB, context.settings.put_objects),
-        )
-        return {
+        handlers: dict[str, Handle] = {
             "runtime": self._api.handle,
             "task": self._task_api(context.task_url).handle,
             "query": self._task_api(context.query_url).handle,
-            "objects": objects.handle,
         }
+        return handlers if context.objects is None else {**handlers, "objects": self._objects(context.objects).handle}
+
+    def _objects(self, access: ObjectAccess) -> ObjectProxy:
+        most = self._context.settings
+        return ObjectProxy(
+            access.verifier,
+            access.store_for,
+            lambda: self._current,
+            put_bytes=access.put_bytes,
+            get_bytes=most.memory_mb * MIB // 2,
+            quota=Quota(most.put_mb * MIB, most.put_objects),
+        )
 
     def _task_api(self, url: str) -> TaskApiProxy:
         return TaskApiProxy(self._context.http, url, lambda: self._current is not None)
@@ -253,6 +265,15 @@ async def open_sandbox_host(key: SandboxKey, code: Code, context: SandboxContext
         return host
     await host.close()
     return fault
+
+
+def required_url(settings: Settings) -> str:
+    """Of the task API."""
+    url = settings.endpoints.dispatcher_task
+    if url is None:
+        name = "endpoints.dispatcher_task"
+        raise SettingsError(f"{name} is not set", where=name, hint="`trace up` fills it in")
+    return url
 
 
 def _timed_out(seconds: float) -> FunctionError:

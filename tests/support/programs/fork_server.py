@@ -19,6 +19,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import msgspec
 import pyarrow as pa
@@ -160,8 +161,8 @@ class _Function:
         url = f"https://127.0.0.1:{settings.dispatcher.task_port}"
         self._settings = settings.model_copy(update={"endpoints": EndpointSettings(dispatcher_task=url)})
 
-    async def invoke(self, payload: bytes, *, timeout_seconds: float) -> Invoked:
-        del timeout_seconds
+    async def invoke(self, payload: bytes, *, org: UUID, timeout_seconds: float) -> Invoked:
+        del org, timeout_seconds
         invocation = msgspec.json.decode(payload, type=Invocation)
         if invocation.attempt == 1 and (invocation.scope.cursor or 0) % 3 == 1:
             return Invoked()

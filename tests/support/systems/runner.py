@@ -38,6 +38,8 @@ from tracelake.udf.process import PATH, runner_api, running
 from tracelake.wire.task.lifecycle import Claimed, Invocation, UdfRef
 from tracelake.wiring import session_objects
 
+HANDS = OperatorSpec(checked_by(NoConfig), frozenset({"ecs_udf"}), storages=(Storage.PARQUET, Storage.BUFFERED))
+"""An operator whose tasks are run by the test."""
 INVOKE_TOKEN = "what the Dispatcher shows"
 EXECUTABLE = 0o100755
 HANDS = OperatorSpec(checked_by(NoConfig), frozenset({"ecs_udf"}), storages=(Storage.PARQUET, Storage.BUFFERED))

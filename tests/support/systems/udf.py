@@ -21,6 +21,8 @@ from pydantic import SecretStr
 
 from tests.support import ROOT
 from tests.support.dispatcher.control import deployed_and_active
+from tests.support.lambda_server import LambdaServer
+from tests.support.systems.invokers import lambda_settings
 from tests.support.systems.runner import HELPERS, INVOKE_TOKEN, settings_for
 from tests.support.systems.sink import SinkSystem
 from tests.support.systems.walk import OnDispatcher, walking
@@ -29,6 +31,7 @@ from tests.support.verbs import announce_bundle, finalize_bundle, upload_bundle
 from tests.support.waiting import until
 from tracelake.adapters.credentials_mounts import Mounts
 from tracelake.adapters.invoker_http import HttpInvoker
+from tracelake.adapters.invoker_lambda import LambdaInvoker
 from tracelake.lite.certificates import ensure_certificates
 from tracelake.lite.network_ports import free_ports
 from tracelake.runtime.listeners import open_listeners
@@ -73,8 +76,7 @@ SDK = ROOT / "trace_udf"
 
 
 @dataclass(frozen=True)
-class UdfSystem(OnDispatcher):
-    sink: SinkSystem
+class FunctionSystem(OnDispatcher):
     settings: Settings
     """Of a runner beside this Dispatcher."""
     dsns: Mapping[str, str]
@@ -123,6 +125,16 @@ class UdfSystem(OnDispatcher):
         sql = f"SELECT *, status::text AS status FROM tasks WHERE id = $1 AND ({condition})"  # noqa: S608
         return dict(await until(lambda: self.walk.control.pool.fetchrow(sql, task), f"{condition} of task {task}"))
 
+    async def lines(self, task: UUID) -> list[tuple[str, str]]:
+        """Level and text."""
+        sql = "SELECT level::text, text FROM task_logs WHERE task_id = $1 ORDER BY attempt, n"
+        return [(row["level"], row["text"]) for row in await self.walk.control.pool.fetch(sql, task)]
+
+
+@dataclass(frozen=True)
+class UdfSystem(FunctionSystem):
+    sink: SinkSystem
+
     async def rows(self, name: str, columns: str = "id, amount") -> list[tuple[Any, ...]]:
         """Of the job's dataset, when nothing is on its way any more, by the first of the columns."""
         await self.sink.settled()
@@ -133,11 +145,6 @@ class UdfSystem(OnDispatcher):
             return [tuple(row.values()) for row in self.sink.data(sql)]
         except psycopg.errors.UndefinedTable:
             return []
-
-    async def lines(self, task: UUID) -> list[tuple[str, str]]:
-        """Level and text."""
-        sql = "SELECT level::text, text FROM task_logs WHERE task_id = $1 ORDER BY attempt, n"
-        return [(row["level"], row["text"]) for row in await self.walk.control.pool.fetch(sql, task)]
 
 
 def bundle(code: str) -> bytes:
@@ -161,7 +168,26 @@ async def udf_system(dsns: Mapping[str, str], folder: Path, spark: SparkSession)
                     "queue": QueueSettings(dsn=SecretStr(dsns["queue"])),
                     "objects": settings.objects.model_copy(update={"folder": folder / "objects"}),
                 }
-                yield UdfSystem(walk, sink, settings.model_copy(update=updates), dsns)
+                yield UdfSystem(walk, settings.model_copy(update=updates), dsns, sink)
+    finally:
+        await invoker.close()
+
+
+@asynccontextmanager
+async def udf_on_lambda(
+    dsns: Mapping[str, str], folder: Path, server: LambdaServer, s3: Mapping[str, Any] | None = None
+) -> AsyncIterator[FunctionSystem]:
+    """With the runner as a function of Lambda. `s3`: what a walk needs to have its objects there: to write rows."""
+    (task_port,) = free_ports(1)
+    invoker = LambdaInvoker(lambda_settings(server), calls=8)
+    try:
+        more: dict[str, Any] = {"invoker": invoker, "task_port": task_port, **(s3 or {"minter": Mounts()})}
+        async with walking(dsns["state"], dsns["queue"], folder, **more) as walk:
+            server.environment |= {
+                "TRACE_ENDPOINTS__DISPATCHER_TASK": walk.listeners["dispatcher_task"],
+                "TRACE_TLS__CA": str(walk.ca),
+            }
+            yield FunctionSystem(walk, settings_for(walk, folder), dsns)
     finally:
         await invoker.close()
 

@@ -17,16 +17,15 @@ import msgspec
 
 from tests.support import ROOT
 from tests.support.dispatcher.control import deployed_and_active
+from tests.support.systems.on_s3 import on_s3
 from tests.support.systems.walk import Walk, walking
 from tests.support.udf.bundles import BUNDLE, dag, sha256
 from tests.support.verbs import announce_bundle, finalize_bundle, trigger, upload_bundle
 from tests.support.waiting import SECONDS
 from tracelake.lite.seaweedfs import SeaweedFS
-from tracelake.settings import CredentialSettings, load_settings
 from tracelake.store.identity import User
 from tracelake.wire.task.lifecycle import Claimed, Invocation
 from tracelake.wire.user.bundles import BundleRequest
-from tracelake.wiring import make_minter, s3_objects
 
 PYTHON = """
 import json, sys
@@ -109,13 +108,7 @@ def event_of(claimed: Claimed, **more: Any) -> bytes:
 
 @asynccontextmanager
 async def functions(state_db: str, queue_db: str, folder: Path, server: SeaweedFS) -> AsyncIterator[Functions]:
-    settings = load_settings({}, home=folder).model_copy(
-        update={"objects": server.objects_for("dispatcher"), "credentials": server.credentials(CredentialSettings())}
-    )
-    objects = s3_objects(server.objects_for("dispatcher"))
-    async with walking(
-        state_db, queue_db, folder, objects=objects, minter=make_minter(settings), places=settings.objects
-    ) as walk:
+    async with walking(state_db, queue_db, folder, **on_s3(server, folder)) as walk:
         control, org = walk.control, walk.org
         user = User(org.user, org.id, "acme", None, "admin")
         request = BundleRequest(name="detector", kind="python", sha256=sha256(BUNDLE), size_bytes=len(BUNDLE))

@@ -205,16 +205,17 @@ class CallFunctions:
         try:
             with log_fields(**subject), span("invoke", **subject):
                 seconds = claimed.task.timeout_seconds or ENDLESS_SECONDS
-                ended = await self._invoke(invocation(claimed), float(seconds))
+                ended = await self._invoke(call, float(seconds))
                 crash_point("call_functions.returned")
                 await self._settle(call, ended)
         finally:
             self._calls.pop(claimed.task.task_id, None)
             self.signal.notify()
 
-    async def _invoke(self, payload: bytes, seconds: float) -> Invoked:
+    async def _invoke(self, call: Call, seconds: float) -> Invoked:
         try:
-            return await self.invoker.invoke(payload, timeout_seconds=seconds)
+            payload = invocation(call.claimed)
+            return await self.invoker.invoke(payload, org=call.claims.org_id, timeout_seconds=seconds)
         except Exception as wrong:
             log.exception("a function could not be invoked")
             return Invoked(error=f"{type(wrong).__name__}: {wrong}", lost=True)
@@ -232,7 +233,7 @@ class CallFunctions:
 
     async def _settle_once(self, call: Call, ended: Invoked) -> None:
         self._probing = None
-        if not ended.started:
+        if not ended.started and not ended.refused:
             await self._release(call, ended)
             return
         self._runner_available()
@@ -243,7 +244,7 @@ class CallFunctions:
         if ended.lost:
             await self._put_back(claimed, ended.error or "what ran it was lost")
         else:
-            await self._fail(call, ended.error or SILENT)
+            await self._fail(call, ended.error or SILENT, retryable=not ended.refused)
 
     async def _release(self, call: Call, ended: Invoked) -> None:
         """Nothing has run: it was no attempt, and the task waits for its next turn."""
@@ -266,7 +267,7 @@ class CallFunctions:
         self._refused[org] = NoRoom(time.monotonic() + seconds, seconds)
         self._places_until = 0.0
 
-    async def _fail(self, call: Call, error: str) -> None:
+    async def _fail(self, call: Call, error: str, *, retryable: bool) -> None:
         claimed = call.claimed
         request = CompleteRequest(
             task_id=claimed.task.task_id,
@@ -274,6 +275,7 @@ class CallFunctions:
             lease_token=claimed.lease_token,
             status="Failed",
             error_message=error[:20_000],
+            retryable=retryable,
         )
         try:
             await self.completer(request, call.claims)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
+from tracelake.cli.commands.data.udf_runner_zip import write_runner_zip
 from tracelake.cli.commands.data.udf_test import run_here
 from tracelake.cli.options import Home, Json
 from tracelake.errors import BadInput
@@ -137,6 +138,7 @@ def list_bundles(name: Name = None, limit: Limit = 50, home: Home = None, json: 
 
 
 app.command("test", short_help="Run a bundle here, and show what it would do.")(run_here)
+app.command("runner-zip", short_help="Write the runner as a zip for AWS Lambda.")(write_runner_zip)
 
 
 def push_bundle(gateway: Any, name: str, packed: Packed, *, quiet: bool) -> BundleAnswer:

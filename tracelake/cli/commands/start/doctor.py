@@ -11,8 +11,9 @@ from tracelake.cli.options import Home, Json, settings_of
 
 
 def doctor(home: Home = None, json: Json = False) -> None:
-    """Check Python, Java, disk, ports, sandbox, queues, secrets, login rules; a fix for each problem, exit code 1."""
+    """Check this machine, queues, functions, secrets and login rules; a fix for each problem, exit code 1."""
     from tracelake.lite.doctor import examine
+    from tracelake.lite.doctor_functions import examine_functions
     from tracelake.lite.doctor_login import examine_login_rules
     from tracelake.lite.doctor_queue import examine_queue
     from tracelake.lite.doctor_secrets import examine_secrets
@@ -23,8 +24,12 @@ def doctor(home: Home = None, json: Json = False) -> None:
     settings = settings_of(home)
     held = holder(HomeFolder(settings.home)) is not None
     ports = wanted_ports(settings.up.port_base, store=settings.objects.backend == "seaweedfs")
-    others = [*examine_queue(settings), *examine_secrets(settings), *examine_login_rules(settings)]
-    findings = [*examine(settings.home, [] if held else ports, os.environ), *others]
+    of_services = [*examine_queue(settings), *examine_functions(settings), *examine_secrets(settings)]
+    findings = [
+        *examine(settings.home, [] if held else ports, os.environ),
+        *of_services,
+        *examine_login_rules(settings),
+    ]
     if json:
         printing.as_json([asdict(finding) for finding in findings])
     else:
