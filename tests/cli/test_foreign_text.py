@@ -142,7 +142,8 @@ ARGUMENTS: Mapping[str, tuple[tuple[str, ...], ...]] = {
 """Every verb that calls a Gateway, and its arguments."""
 OWN_WORDS = (
     *("up", "down", "demo", "devchain", "status", "doctor", "token", "config show", "db migrate", "db check"),
-    *("dispatcher", "worker", "sink", "runner", "gateway", "scheduler", "delivery", "udf build", "udf test"),
+    *("dispatcher", "worker", "sink", "runner", "gateway", "scheduler", "delivery"),
+    *("udf build", "udf test", "udf runner-zip"),
     *("queue dead", "queue redrive", "backup", "restore"),
 )
 """Verbs that show no text of a Gateway; those that show text of others (`status`, `udf test`, `queue dead`) have their
