@@ -1,4 +1,4 @@
-"""The promise of an invoker, kept by the local runner and by the runner as a function of Lambda."""
+"""What an invoker guarantees, shown of the local runner and of the runner as a function of Lambda."""
 
 from __future__ import annotations
 

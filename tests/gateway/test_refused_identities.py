@@ -116,7 +116,7 @@ async def test_calls_without_a_token_and_calls_of_users_are_not_stored(refusing:
     assert await refusing.stored() == []
 
 
-async def test_a_stranger_with_ever_new_tokens_makes_few_entries_which_count_all_of_them(refusing: Refusing) -> None:
+async def test_a_caller_with_ever_new_tokens_makes_few_entries_which_count_all_of_them(refusing: Refusing) -> None:
     for number in range(3 * MOST_KEPT):
         await refusing.ask(f"{number}.{uuid4()}.x")
     found = await refusing.stored()
