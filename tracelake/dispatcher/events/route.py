@@ -18,8 +18,8 @@ from tracelake.domain.task import NEW, Backoff, TaskState, retry_delay
 from tracelake.runtime.metrics import Metrics
 from tracelake.store.queries import Row, fetch_row, queries
 
-BATCH = 100
-"""Small: an event waits at most for the batch in progress, and larger ones are not faster."""
+BATCH = 500
+"""An event waits at most for the batch in progress, some 30 ms; batches of 100 cost a third more for each event."""
 TURN = 20
 """How many events of each dataset are routed in its turn."""
 HOLD = timedelta(seconds=10)
