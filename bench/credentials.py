@@ -23,7 +23,7 @@ from bench.cpu import cpu_seconds, per_task_ms
 from bench.noop_worker import deploy
 from bench.report import report
 from bench.rig import Rig, rig
-from tests.support.service_tokens import as_service
+from tests.support.identity.service_tokens import as_service
 
 TASKS = 50
 DAG = """

@@ -24,7 +24,7 @@ from bench.noop_worker import ask, deploy
 from bench.plan import JOBS, dag
 from bench.report import report
 from bench.rig import Rig, rig
-from tests.support.service_tokens import as_gateway, as_service
+from tests.support.identity.service_tokens import as_gateway, as_service
 from tracelake.dispatcher.dags.switch import parse_versions, switch
 from tracelake.dispatcher.runtimes.known import runtime_specs
 from tracelake.domain.ids import OrgId

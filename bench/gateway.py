@@ -30,8 +30,8 @@ from bench.hooks import cpu_of
 from bench.noop_worker import deploy
 from bench.report import report
 from bench.rig import Rig, rig
-from tests.support.service_tokens import TOKENS
-from tracelake.domain.service_tokens import derive_token
+from tests.support.identity.service_tokens import TOKENS
+from tracelake.domain.access.service_tokens import derive_token
 from tracelake.lite.home import public_pem
 from tracelake.lite.network_ports import free_port, free_ports
 from tracelake.lite.user_token import mint_user_token

@@ -26,8 +26,8 @@ import uvloop
 from bench.noop_worker import deploy
 from bench.report import report
 from bench.rig import Rig, rig
-from tests.support.hook_signatures import sign
-from tests.support.service_tokens import TOKENS
+from tests.support.identity.hook_signatures import sign
+from tests.support.identity.service_tokens import TOKENS
 from tracelake.domain.sources.signatures import HookScheme
 from tracelake.lite.network_ports import free_port
 

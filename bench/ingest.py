@@ -28,7 +28,7 @@ from bench.report import report
 from tests.support.chain.devchain import Devchain, running
 from tracelake.adapters.objects_disk import DiskObjects
 from tracelake.data.files.parquet_writer import COMPRESSION, OutputFolder, write_ranges
-from tracelake.domain.object_names import Folder
+from tracelake.domain.access.object_names import Folder
 from tracelake.domain.ranges import inclusive, split
 from tracelake.operators.cryo_ingest import fetch
 from tracelake.operators.helpers.chain_tables import ALL

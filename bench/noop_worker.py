@@ -12,7 +12,7 @@ import aiohttp
 import msgspec
 
 from bench.rig import Rig
-from tests.support.service_tokens import as_gateway, as_service
+from tests.support.identity.service_tokens import as_gateway, as_service
 from tracelake.wire.client import completions
 from tracelake.wire.task.lifecycle import ClaimBatchAnswer, Claimed, NotClaimed
 from tracelake.wire.task.outputs import (

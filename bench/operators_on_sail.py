@@ -35,7 +35,7 @@ from bench.report import report
 from bench.sail_session import ADDRESS, RESULTS, connected
 from tracelake.adapters.objects_disk import DiskObjects
 from tracelake.data.files.parquet_writer import OutputFolder, write_frame
-from tracelake.domain.object_names import Folder
+from tracelake.domain.access.object_names import Folder
 from tracelake.spark.configuration import SparkOptions
 from tracelake.spark.java import find_java
 from tracelake.spark.session import start_session, stop_session

@@ -12,7 +12,7 @@ import structlog
 
 from bench.noop_worker import QUEUE
 from bench.rig import Rig
-from tests.support.service_tokens import as_service
+from tests.support.identity.service_tokens import as_service
 from tracelake.adapters.objects_disk import DiskObjects
 from tracelake.operators.api.context import Resources
 from tracelake.operators.api.outcome import Outcome

@@ -39,12 +39,12 @@ from pydantic import SecretStr
 
 from bench.query_aims import aims, gate_ms, processor_ms
 from bench.report import report
-from tests.support.service_tokens import as_service
+from tests.support.identity.service_tokens import as_service
 from tracelake.adapters.objects_disk import DiskObjects
-from tracelake.domain.object_names import Folder
+from tracelake.domain.access.object_names import Folder
 from tracelake.lite.certificates import ensure_certificates
 from tracelake.query.process import serving
-from tracelake.query.spark import QuerySpark, query_options
+from tracelake.query.spark.jvm import QuerySpark, query_options
 from tracelake.runtime.http_client import AsyncClient
 from tracelake.runtime.metrics import Metrics
 from tracelake.settings import DataSettings, Settings, TlsSettings, load_settings

@@ -31,10 +31,10 @@ import uvloop
 from aiobotocore.session import get_session
 
 from bench.report import report
-from tests.support.moto import running_moto
+from tests.support.aws.moto import running_moto
 from tests.support.postgres import RunningServer, running
-from tracelake.adapters.queue_pg import PgQueue
-from tracelake.adapters.queue_sqs import SqsQueue
+from tracelake.adapters.pg.queue import PgQueue
+from tracelake.adapters.sqs.queue import SqsQueue
 from tracelake.lite.postgres import SUPERUSER, Cluster, binaries
 from tracelake.ports import Outgoing
 from tracelake.settings import QueueSettings

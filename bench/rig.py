@@ -20,9 +20,9 @@ from uuid import UUID
 
 import asyncpg
 
+from tests.support.identity.service_tokens import local_tokens
 from tests.support.postgres import RunningServer, running
-from tests.support.service_tokens import local_tokens
-from tracelake.adapters.queue_pg import PgQueue
+from tracelake.adapters.pg.queue import PgQueue
 from tracelake.lite.certificates import ensure_certificates
 from tracelake.lite.network_ports import free_port, free_ports
 from tracelake.lite.postgres import Cluster

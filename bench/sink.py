@@ -28,10 +28,10 @@ import uvloop
 from bench.noop_worker import deploy, trigger
 from bench.report import report
 from bench.rig import Rig, rig
-from tests.support.service_tokens import as_service
+from tests.support.identity.service_tokens import as_service
 from tracelake.adapters.objects_disk import DiskObjects
 from tracelake.data.buffered.stage_batches import BatchLimits
-from tracelake.domain.storage_locations import buffer_folder
+from tracelake.domain.access.storage_locations import buffer_folder
 from tracelake.runtime.http_client import AsyncClient
 from tracelake.sink.drain import Sink
 from tracelake.sink.process import QUICK

@@ -27,10 +27,10 @@ from bench.noop_worker import deploy, trigger
 from bench.report import report
 from bench.rig import Rig, rig
 from tests.support.chain.devchain import Devchain, running
-from tests.support.service_tokens import as_service
+from tests.support.identity.service_tokens import as_service
 from tracelake.adapters.objects_disk import DiskObjects
 from tracelake.data.files.parquet_writer import OutputFolder, write_ranges
-from tracelake.domain.object_names import Folder
+from tracelake.domain.access.object_names import Folder
 from tracelake.domain.ranges import inclusive
 from tracelake.operators.api.context import Resources
 from tracelake.operators.cryo_ingest import fetch

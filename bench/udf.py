@@ -27,7 +27,7 @@ import uvloop
 from bench.noop_worker import deploy
 from bench.report import report
 from bench.rig import Rig, rig
-from tests.support.service_tokens import TOKENS, as_service
+from tests.support.identity.service_tokens import TOKENS, as_service
 from tracelake.lite.network_ports import free_port
 from tracelake.udf.process import PATH
 

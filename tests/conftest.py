@@ -17,7 +17,7 @@ import psycopg
 import pytest
 
 from tests.support import checkouts
-from tests.support.moto import running_moto
+from tests.support.aws.moto import running_moto
 from tests.support.one_connection import one_connection_each
 from tests.support.postgres import QUICK, RunningServer, running
 from tests.support.schedule import SlowestFirst, add_long_option, leave_out_long_tests

@@ -25,7 +25,7 @@ from tracelake.runtime.process import PROCESSES
 from tracelake.runtime.redact import RECENT, redacting, redactor
 from tracelake.runtime.tls import TlsFiles
 from tracelake.settings import leaves_of, load_settings, settings_from_document, shown, to_document
-from tracelake.settings.job_secrets import variable_of
+from tracelake.settings.secrets.jobs import variable_of
 from tracelake.worker.run_task import secrets_of_job
 
 VALUE: Final = "hush-5f3a9c"

@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 from typing import Final, NewType, Protocol
 from uuid import UUID
 
-from tracelake.domain.object_names import Folder, ObjectName
+from tracelake.domain.access.object_names import Folder, ObjectName
 from tracelake.errors import InvalidRequest
 
 MessageId = NewType("MessageId", str)

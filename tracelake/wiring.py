@@ -137,10 +137,10 @@ async def open_queue(settings: Settings) -> AsyncIterator[Queue]:
 
 def _new_queue(settings: Settings) -> Queue:
     if settings.queue.backend == "sqs":
-        from tracelake.adapters.queue_sqs import SqsQueue
+        from tracelake.adapters.sqs.queue import SqsQueue
 
         return SqsQueue(settings.queue)
-    from tracelake.adapters.queue_pg import PgQueue
+    from tracelake.adapters.pg.queue import PgQueue
     from tracelake.store.db import required
 
     return PgQueue(required(settings.queue.dsn, "queue.dsn"))

@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 from tracelake.chain.abi.decode_logs import decode_logs
 from tracelake.chain.abi.events import ERC20_TRANSFER
 from tracelake.chain.schemas import UNIQUE_KEYS
-from tracelake.domain.object_names import Folder
+from tracelake.domain.access.object_names import Folder
 from tracelake.domain.ranges import Range, holes, inclusive, overlapping, subtract
 from tracelake_demo.system import Running
 from tracelake_devchain.chain import Chain

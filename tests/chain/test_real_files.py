@@ -15,7 +15,7 @@ from tracelake.chain.nodes.responses import Receipt
 from tracelake.chain.schemas import SCHEMAS
 from tracelake.chain.tables import BATCHES, CheckedBlock
 from tracelake.data.files.parquet_writer import OutputFolder, write_table
-from tracelake.domain.object_names import Folder
+from tracelake.domain.access.object_names import Folder
 
 CHAIN = 3503995874084926
 

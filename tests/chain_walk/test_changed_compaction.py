@@ -15,7 +15,7 @@ from tests.support.dispatcher.control import deployed_and_active
 from tests.support.systems.chain import FOLLOW, ChainSystem, rows_of, truth
 from tests.support.systems.walk import working
 from tests.support.verbs import activate_dag
-from tracelake.domain.object_names import Folder
+from tracelake.domain.access.object_names import Folder
 from tracelake.errors import Unavailable
 from tracelake.query.answer import QueryAnswerer
 from tracelake.wire.json_values import plain

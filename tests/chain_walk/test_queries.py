@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.support.chain.queries import query_answerer, run_query, with_sail
+from tests.support.identity.service_tokens import proven_user
 from tests.support.pause import paused
-from tests.support.service_tokens import proven_user
 from tests.support.systems.chain import FOLLOW, ChainSystem, truth
 from tests.support.systems.walk import working
 from tracelake.errors import Unavailable

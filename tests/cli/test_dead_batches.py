@@ -17,7 +17,7 @@ from tests.support.systems.command_line import Running, Trace
 from tests.support.verbs import publish_buffer
 from tracelake.dispatcher.buffers.settle import settle_buffers
 from tracelake.dispatcher.control import Control
-from tracelake.domain.storage_locations import buffer_folder
+from tracelake.domain.access.storage_locations import buffer_folder
 from tracelake.lite.home import Home, held
 from tracelake.wire.task.buffers import BufferPublishRequest, CommittedBatch, DeadBatch, SettleRequest
 from tracelake.wire.task.outputs import PublishedBody, StorageRef

@@ -26,7 +26,7 @@ from tracelake.cli import main, printing
 from tracelake.cli.app import app
 from tracelake.cli.commands.data.udf_test import _print_result
 from tracelake.cli.process_table import process_table
-from tracelake.domain.escape_controls import on_one_line, visible, visible_json
+from tracelake.domain.text.escape_controls import on_one_line, visible, visible_json
 from tracelake.errors import BadInput, InvalidDag
 from tracelake.lite.certificates import ensure_certificates
 from tracelake.lite.child import ChildStatus

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.systems.command_line import Running, Trace
-from tracelake.domain.seal import Seal
+from tracelake.domain.access.seal import Seal
 
 pytestmark = pytest.mark.usefixtures("running", "known_operators")
 

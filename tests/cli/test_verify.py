@@ -12,7 +12,7 @@ import pytest
 from tests.support.dispatcher.job_chain import claimed, completion, drained
 from tests.support.dispatcher.staged_files import parquet_of, staged
 from tests.support.systems.command_line import Running, Trace
-from tracelake.domain.object_names import Folder, ObjectName
+from tracelake.domain.access.object_names import Folder, ObjectName
 
 pytestmark = pytest.mark.usefixtures("known_operators")
 

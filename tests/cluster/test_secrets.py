@@ -29,7 +29,7 @@ from tests.support.systems.chain import ChainSystem
 from tests.support.systems.operators import OperatorSystem
 from tests.support.systems.walk import walking
 from tracelake.dispatcher.identity.secrets import set_secret
-from tracelake.domain.seal import Seal, new_key, read_keys
+from tracelake.domain.access.seal import Seal, new_key, read_keys
 from tracelake.operators.api.context import Resources
 from tracelake.store.migrate import Database
 

@@ -9,8 +9,8 @@ from uuid import uuid4
 
 import pytest
 
-from tests.support.faulty_aws import Refusal
-from tests.support.lambda_server import FUNCTION, LambdaServer, running_lambda
+from tests.support.aws.faulty_aws import Refusal
+from tests.support.aws.lambda_server import FUNCTION, LambdaServer, running_lambda
 from tests.support.systems.invokers import lambda_settings
 from tests.support.udf.bundles import zipped
 from tracelake.adapters.invoker_lambda import LambdaInvoker, unqualified

@@ -12,7 +12,7 @@ import pytest
 from tracelake.adapters import synced_folders
 from tracelake.adapters.objects_disk import DiskObjects
 from tracelake.adapters.synced_folders import sync_file
-from tracelake.domain.object_names import ObjectName
+from tracelake.domain.access.object_names import ObjectName
 
 
 @pytest.fixture

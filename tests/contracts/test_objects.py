@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from tracelake.adapters.objects_disk import DiskObjects
 from tracelake.adapters.objects_s3 import S3Objects
-from tracelake.domain.object_names import Folder, ObjectName
+from tracelake.domain.access.object_names import Folder, ObjectName
 from tracelake.errors import InvalidRequest, NotFound, ObjectExists, ObjectsUnavailable
 from tracelake.lite.network_ports import free_port
 from tracelake.lite.seaweedfs import SeaweedFS

@@ -31,7 +31,7 @@ from tests.support.queues import (
     take_all,
 )
 from tests.support.waiting import SECONDS, until
-from tracelake.adapters import queue_pg
+from tracelake.adapters.pg import queue as queue_pg
 from tracelake.errors import InvalidRequest
 from tracelake.ports import (
     BODY_LIMIT_BYTES,

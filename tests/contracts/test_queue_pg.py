@@ -15,8 +15,8 @@ import pytest
 from tests.support.postgres import RunningServer
 from tests.support.queues import HOUR, PLENTY, closing, drain, outgoing, receive_message
 from tests.support.waiting import until
-from tracelake.adapters import queue_pg
-from tracelake.adapters.queue_pg import PgQueue
+from tracelake.adapters.pg import queue as queue_pg
+from tracelake.adapters.pg.queue import PgQueue
 from tracelake.errors import DatabaseUnavailable, SchemaMismatch
 from tracelake.ports import Outgoing, Queue
 

@@ -13,9 +13,9 @@ import pytest
 from aiohttp import web
 
 from tests.support import ROOT
-from tests.support.faulty_aws import FaultyAws, Refusal, faulty_aws
+from tests.support.aws.faulty_aws import FaultyAws, Refusal, faulty_aws
 from tests.support.queues import HOUR, closing, drain, look, outgoing, receive_message, release_message, sqs_settings
-from tracelake.adapters.queue_sqs import SqsQueue
+from tracelake.adapters.sqs.queue import SqsQueue
 from tracelake.errors import QueueUnavailable
 from tracelake.ports import BODY_LIMIT_BYTES, Outgoing
 

@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from tests.support.faulty_aws import FaultyAws, Refusal, faulty_aws
-from tests.support.secrets_manager import create_secret, delete_secret
+from tests.support.aws.faulty_aws import FaultyAws, Refusal, faulty_aws
+from tests.support.aws.secrets_manager import create_secret, delete_secret
 from tracelake.adapters.secrets_manager import SecretsManager
 from tracelake.errors import SecretsUnavailable, SettingsError
 from tracelake.settings import Reference, SecretsManagerSettings

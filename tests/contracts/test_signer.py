@@ -11,8 +11,8 @@ from typing import Any
 import jwt
 import pytest
 
-from tests.support.signers import Signers, kms_settings, kms_signers, pem_signers
-from tests.support.tokens import CLAIMS, ISSUER, Clock, Key
+from tests.support.identity.signers import Signers, kms_settings, kms_signers, pem_signers
+from tests.support.identity.tokens import CLAIMS, ISSUER, Clock, Key
 from tracelake.capability.claims import encode, mint
 from tracelake.capability.jws import is_canonical, parse_token
 from tracelake.capability.refusal import Reason, TokenRefused

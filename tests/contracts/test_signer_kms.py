@@ -8,9 +8,9 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from tests.support.faulty_aws import FaultyAws, Refusal, faulty_aws
-from tests.support.signers import Signers, a_kms, kms_settings, kms_signers, new_kms_key
-from tracelake.adapters.aws_service import AwsService
+from tests.support.aws.faulty_aws import FaultyAws, Refusal, faulty_aws
+from tests.support.identity.signers import Signers, a_kms, kms_settings, kms_signers, new_kms_key
+from tracelake.adapters.aws.service import AwsService
 from tracelake.errors import SetupError, SigningUnavailable
 from tracelake.ports import KeyPlan
 from tracelake.settings import TokenSettings

@@ -12,9 +12,9 @@ import pytest
 from tests.support import checkouts
 from tests.support.cases.specification import BLOCK, ID, TEXTS, has_shape, variants
 from tests.support.session_policy import allows
-from tracelake.domain.grants import StorageGrant
-from tracelake.domain.object_names import Folder
-from tracelake.domain.session_policy import session_policy
+from tracelake.domain.access.grants import StorageGrant
+from tracelake.domain.access.object_names import Folder
+from tracelake.domain.access.session_policy import session_policy
 from tracelake.errors import InvalidRequest
 from tracelake.sink.drain import BufferMessage
 from tracelake.wire.message import Message, decode

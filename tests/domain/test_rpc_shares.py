@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tracelake.domain.rpc_shares import Holding, Limit, divide, grant
+from tracelake.domain.flow.rpc_shares import Holding, Limit, divide, grant
 
 WANTED = st.dictionaries(st.sampled_from("abcdef"), st.integers(0, 40), min_size=1)
 

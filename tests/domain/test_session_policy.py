@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.session_policy import allows
-from tracelake.domain.grants import StorageGrant
-from tracelake.domain.object_names import Folder, ObjectName
-from tracelake.domain.session_policy import LIST, MAX_CHARS, READ, WRITE, refuse_wider, session_policy
+from tracelake.domain.access.grants import StorageGrant
+from tracelake.domain.access.object_names import Folder, ObjectName
+from tracelake.domain.access.session_policy import LIST, MAX_CHARS, READ, WRITE, refuse_wider, session_policy
 from tracelake.errors import Forbidden, InvalidRequest
 
 INPUT, OWN = Folder.parse("s3://lake/a/foo/"), Folder.parse("s3://scratch/t/1/")

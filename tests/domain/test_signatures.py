@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.hook_signatures import sign
+from tests.support.identity.hook_signatures import sign
 from tracelake.domain.sources.signatures import BadSignature, HookScheme, Signed, check_time, verify
 
 SVIX = {

@@ -7,8 +7,8 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tracelake.domain.pressure import Priority
-from tracelake.domain.tiers import TierShares, queue_of_tier
+from tracelake.domain.flow.pressure import Priority
+from tracelake.domain.flow.tiers import TierShares, queue_of_tier
 from tracelake.ports import QUEUE_NAME
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tracelake.domain.workers import WorkerFleet, WorkerLoad, wanted_workers
+from tracelake.domain.flow.workers import WorkerFleet, WorkerLoad, wanted_workers
 
 IDLE = WorkerLoad(queued=0, leased=0, keep_warm_seconds=300)
 FLEET = WorkerFleet(workers=1, least=0, most=4, slots=8, idle_seconds=0, spare_seconds=0, stop_after_seconds=30)

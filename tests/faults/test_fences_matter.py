@@ -21,10 +21,10 @@ from uuid import uuid4
 import asyncpg
 import pytest
 
-from tests.dispatcher import test_functions as functions
-from tests.dispatcher import test_lifecycle as lifecycle
-from tests.dispatcher import test_logs as logs
-from tests.dispatcher import test_outputs as outputs
+from tests.dispatcher.tasks import test_functions as functions
+from tests.dispatcher.tasks import test_lifecycle as lifecycle
+from tests.dispatcher.tasks import test_logs as logs
+from tests.dispatcher.tasks import test_outputs as outputs
 from tests.support.dispatcher.control import control_for
 from tests.support.dispatcher.job_chain import a_task, claimed, completion, deploy_chain, status
 from tests.support.dispatcher.staged_files import staged

@@ -31,8 +31,8 @@ from tests.support.systems.walk import walking, working
 from tests.support.tls import ready, tls_in
 from tests.support.verbs import trigger
 from tracelake.adapters.objects_disk import DiskObjects
+from tracelake.domain.access.object_names import ObjectName
 from tracelake.domain.error_codes import is_platform_fault
-from tracelake.domain.object_names import ObjectName
 from tracelake.errors import DiskFull
 from tracelake.operators.api.outcome import Outcome
 from tracelake.query.audit import CURRENT, Audit, read_rows

@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from tests.support.faults.deaths import dies_at
-from tests.support.hook_signatures import sign
+from tests.support.identity.hook_signatures import sign
 from tests.support.systems.caller import Caller, calling
 from tests.support.systems.processes import System
 from tests.support.waiting import until

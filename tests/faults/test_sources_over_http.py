@@ -14,7 +14,7 @@ import httpx
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from tests.support.hook_signatures import sign
+from tests.support.identity.hook_signatures import sign
 from tests.support.systems.processes import System, is_ready
 from tests.support.waiting import until
 from tracelake.domain.sources.signatures import HookScheme

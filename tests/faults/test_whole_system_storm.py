@@ -23,7 +23,7 @@ from tests.support.faults.storm_faults import Storm
 from tests.support.faults.storm_system import STORY, WholeSystem, whole_system
 from tests.support.postgres import RunningServer
 from tests.support.programs.storm_clients import Calls, ClientRequest
-from tracelake.domain.object_names import Folder
+from tracelake.domain.access.object_names import Folder
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(1800)]  # a storm of minutes needs a flag
 TRIGGERS, QUERIES = 960, 40

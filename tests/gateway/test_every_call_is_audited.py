@@ -11,7 +11,7 @@ from uuid import uuid4
 import httpx
 import pytest
 
-from tests.support.service_tokens import as_service, proven_user
+from tests.support.identity.service_tokens import as_service, proven_user
 from tests.support.systems.whole_api import WholeApi, whole_api
 from tracelake.wire.calls.call import ROLES
 from tracelake.wire.calls.user_calls import CALLS, Call

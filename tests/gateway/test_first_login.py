@@ -16,8 +16,8 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import rsa
 from structlog.testing import capture_logs
 
-from tests.support.oidc_issuer import AUDIENCE, ISSUER, OidcIssuer, oidc_issuer
-from tests.support.service_tokens import as_service
+from tests.support.identity.oidc_issuer import AUDIENCE, ISSUER, OidcIssuer, oidc_issuer
+from tests.support.identity.service_tokens import as_service
 from tests.support.systems.gateway import System, over, system
 from tests.support.waiting import until
 from tracelake.dispatcher.http.internal_routes import internal_api

@@ -17,11 +17,11 @@ import pytest
 import structlog
 
 from tests.support.dispatcher.job_chain import claimed, completion, retry_now, status
-from tests.support.hook_signatures import sign
+from tests.support.identity.hook_signatures import sign
 from tests.support.systems.gateway import System, connected, system
 from tracelake.dispatcher.audit.link import LinkAudit
 from tracelake.dispatcher.control import Control
-from tracelake.domain.seal import Seal, new_key, read_keys
+from tracelake.domain.access.seal import Seal, new_key, read_keys
 from tracelake.domain.sources.signatures import HookScheme
 from tracelake.errors import SecretsUnavailable
 from tracelake.settings import RUNTIMES, RuntimeSettings

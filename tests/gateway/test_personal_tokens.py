@@ -11,10 +11,10 @@ from uuid import UUID
 
 import pytest
 
-from tests.support.service_tokens import proven_user
+from tests.support.identity.service_tokens import proven_user
 from tests.support.systems.gateway import DAG, System, system
-from tracelake.domain.service_tokens import hash_token
-from tracelake.domain.subjects import token_name
+from tracelake.domain.access.service_tokens import hash_token
+from tracelake.domain.access.subjects import token_name
 from tracelake.errors import NotFound, Unauthenticated
 from tracelake.gateway.user_tokens import UserTokens
 

@@ -17,7 +17,7 @@ from tests.support.systems.gateway import System, over, system
 from tests.support.waiting import SECONDS
 from tracelake.dispatcher.audit.link import LinkAudit
 from tracelake.dispatcher.audit.refusals import StoreRefusals
-from tracelake.domain.service_tokens import hash_token
+from tracelake.domain.access.service_tokens import hash_token
 from tracelake.errors import ServiceUnavailable
 from tracelake.gateway.process import public_api
 from tracelake.gateway.refusals import send_counts, sending

@@ -19,8 +19,8 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from tests.support.dispatcher.job_chain import claimed, drained
-from tests.support.oidc_issuer import AUDIENCE, ISSUER, oidc_issuer, public_key
-from tests.support.service_tokens import TOKENS, as_service
+from tests.support.identity.oidc_issuer import AUDIENCE, ISSUER, oidc_issuer, public_key
+from tests.support.identity.service_tokens import TOKENS, as_service
 from tests.support.systems.gateway import DAG, System, over, system
 from tracelake.capability.jws import encode_part, public_jwk, sign_token
 from tracelake.dispatcher.http.internal_routes import internal_api

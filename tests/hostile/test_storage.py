@@ -27,17 +27,17 @@ from tests.support.cases.hostile_storage import ESCAPES, GLOBS, MARKED, PREFIXES
 from tests.support.dispatcher.control import control_for
 from tests.support.dispatcher.listeners import Listeners, opened
 from tests.support.dispatcher.staged_files import folder_of, staged
+from tests.support.identity.tokens import CLAIMS
 from tests.support.session_policy import allows
-from tests.support.tokens import CLAIMS
 from tracelake.adapters.objects_disk import DiskObjects
 from tracelake.capability.claims import decode, encode
 from tracelake.capability.refusal import TokenRefused
-from tracelake.dispatcher.tasks.commit_outputs import _published_folder
-from tracelake.dispatcher.tasks.verify_outputs import verify_outputs
-from tracelake.domain.grants import CREDENTIALS, GrantedDataset, S3Prefixes, StorageGrant, grants_of
+from tracelake.dispatcher.tasks.completion.commit_outputs import _published_folder
+from tracelake.dispatcher.tasks.completion.verify_outputs import verify_outputs
+from tracelake.domain.access.grants import CREDENTIALS, GrantedDataset, S3Prefixes, StorageGrant, grants_of
+from tracelake.domain.access.object_names import Folder, ObjectName
+from tracelake.domain.access.session_policy import LIST, READ, WRITE, refuse_wider, session_policy
 from tracelake.domain.ids import DatasetId, DatasetVersion
-from tracelake.domain.object_names import Folder, ObjectName
-from tracelake.domain.session_policy import LIST, READ, WRITE, refuse_wider, session_policy
 from tracelake.errors import Forbidden, InvalidRequest, NotFound, TraceError
 from tracelake.gateway.process import public_api
 from tracelake.lite.certificates import ensure_certificates

@@ -19,13 +19,13 @@ from uuid import uuid4
 import pytest
 
 from tests.support.cases.hostile_storage import ESCAPES
+from tests.support.identity.service_tokens import TOKENS
 from tests.support.operators import registered
 from tests.support.postgres import RunningServer
-from tests.support.service_tokens import TOKENS
 from tests.support.systems.runner import HANDS, RunnerSystem, running_system
 from tests.support.udf.bundles import zipped
 from tests.support.waiting import until
-from tracelake.domain.object_names import ObjectName
+from tracelake.domain.access.object_names import ObjectName
 from tracelake.sandbox.bubblewrap import Isolation, bwraps
 from tracelake.store.migrate import Database
 

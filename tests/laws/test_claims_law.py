@@ -11,11 +11,11 @@ from uuid import UUID
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.support.tokens import CLAIMS, Clock, Key
+from tests.support.identity.tokens import CLAIMS, Clock, Key
 from tracelake.capability.claims import LONGEST_LIFE_SECONDS, Claims, decode, encode, life_of, new_claims, renewal_due
 from tracelake.capability.refusal import Reason, TokenRefused
 from tracelake.capability.verifier import Verifier
-from tracelake.domain.grants import GrantedDataset, S3Prefixes
+from tracelake.domain.access.grants import GrantedDataset, S3Prefixes
 from tracelake.domain.ids import Attempt, CommitNumber, DatasetId, DatasetName, DatasetVersion, OrgId, TaskId
 from tracelake.settings import TokenSettings
 

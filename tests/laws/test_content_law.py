@@ -18,7 +18,7 @@ from tests.support.operators import registered
 from tests.support.verbs import invalidate
 from tracelake.dispatcher.control import Control
 from tracelake.dispatcher.versions.gaps import list_gaps
-from tracelake.domain.object_names import Folder
+from tracelake.domain.access.object_names import Folder
 from tracelake.errors import Conflict, LeaseLost
 from tracelake.wire.task.lifecycle import Claimed
 from tracelake.wire.user.backfills import GapsQuery

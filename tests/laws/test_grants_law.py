@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.support.tokens import CLAIMS
-from tracelake.domain.grants import GrantedDataset, S3Prefixes, grants_of
+from tests.support.identity.tokens import CLAIMS
+from tracelake.domain.access.grants import GrantedDataset, S3Prefixes, grants_of
+from tracelake.domain.access.object_names import Folder, ObjectName
 from tracelake.domain.ids import CommitNumber, DatasetId, DatasetName, DatasetVersion
-from tracelake.domain.object_names import Folder, ObjectName
 from tracelake.errors import InvalidRequest
 
 SETTINGS = settings(deadline=None, derandomize=True, database=None, max_examples=300)

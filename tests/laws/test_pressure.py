@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tracelake.domain.flow.pressure import Load, Priority, Threshold, Trip, pauses, trips
 from tracelake.domain.ids import JobId
-from tracelake.domain.pressure import Load, Priority, Threshold, Trip, pauses, trips
 
 Edge = tuple[JobId, JobId]
 

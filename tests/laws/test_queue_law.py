@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
-from tracelake.adapters.queue_pg import PgQueue
+from tracelake.adapters.pg.queue import PgQueue
 from tracelake.ports import Delivery, MessageId, Outgoing, Receipt
 
 T = TypeVar("T")

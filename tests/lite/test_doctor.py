@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 
 from tracelake.errors import PostgresFailed
-from tracelake.lite import doctor
-from tracelake.lite.doctor import Finding, examine
+from tracelake.lite.doctor import run as doctor
+from tracelake.lite.doctor.run import Finding, examine
 from tracelake.sandbox.bubblewrap import bwraps
 
 NAMES = ["python", "platform", "java", "postgres", "home", "disk", "memory", "open files", "shared memory", "ports"]

@@ -9,7 +9,7 @@ import pytest
 from pydantic import SecretStr
 
 from tracelake.errors import SettingsError
-from tracelake.lite.doctor_login import examine_login_rules
+from tracelake.lite.doctor.login import examine_login_rules
 from tracelake.lite.network_ports import Ports
 from tracelake.lite.plan import children
 from tracelake.lite.provision import Dsns

@@ -11,8 +11,8 @@ import pytest
 
 from tests.support.queues import sqs_settings
 from tests.support.udf.bundles import zipped
-from tracelake.lite.doctor_functions import examine_functions
-from tracelake.lite.doctor_queue import examine_queue
+from tracelake.lite.doctor.functions import examine_functions
+from tracelake.lite.doctor.queue import examine_queue
 from tracelake.lite.network_ports import Ports
 from tracelake.lite.plan import children
 from tracelake.lite.provision import Dsns, ExternalDsns

@@ -12,7 +12,7 @@ import pytest
 
 from tests.support.child_process import speaking_child
 from tests.support.waiting import until
-from tracelake.domain.workers import WorkerLoad
+from tracelake.domain.flow.workers import WorkerLoad
 from tracelake.errors import ServiceUnavailable
 from tracelake.lite.child import ChildStatus
 from tracelake.lite.scale_workers import ScaleWorkers

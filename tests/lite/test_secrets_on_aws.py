@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.secrets_manager import created_secret
+from tests.support.aws.secrets_manager import created_secret
 from tracelake.errors import SettingsError
-from tracelake.lite.doctor_secrets import examine_secrets
+from tracelake.lite.doctor.secrets import examine_secrets
 from tracelake.lite.network_ports import Ports
 from tracelake.lite.plan import children
 from tracelake.lite.provision import Dsns

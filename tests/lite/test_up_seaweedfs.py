@@ -18,7 +18,7 @@ import pytest
 from tests.support.systems.trace_up import TraceUp, short_run
 from tests.support.waiting import wait_until
 from tracelake.adapters.objects_s3 import S3Objects
-from tracelake.domain.object_names import Folder
+from tracelake.domain.access.object_names import Folder
 
 DAGS = Path(__file__).parents[2] / "dags"
 SERVER = "seaweedfs"

@@ -7,7 +7,7 @@ from typing import Final
 
 from pydantic import SecretStr
 
-from tracelake.domain.seal import new_key
+from tracelake.domain.access.seal import new_key
 from tracelake.lite.network_ports import Ports
 from tracelake.lite.plan import children
 from tracelake.lite.provision import Dsns

@@ -15,12 +15,12 @@ from prometheus_client.parser import text_string_to_metric_families
 from pydantic import SecretStr
 from starlette.applications import Starlette
 
-from tests.support.service_tokens import TOKENS
+from tests.support.identity.service_tokens import TOKENS
 from tests.support.systems.walk import Walk, walking, working
 from tests.support.verbs import trigger
 from tests.support.waiting import SECONDS
 from tracelake.dispatcher.read_gauges import Gauges
-from tracelake.domain.service_tokens import hash_token
+from tracelake.domain.access.service_tokens import hash_token
 from tracelake.errors import Forbidden, SetupError, Unauthenticated
 from tracelake.gateway.process import public_api
 from tracelake.lite.network_ports import free_port

@@ -20,7 +20,7 @@ from tests.support.systems.operators import Numbers, OperatorSystem, numbers_dag
 from tests.support.systems.walk import working
 from tests.support.verbs import cancel_task
 from tests.support.waiting import SECONDS, until
-from tracelake.domain.object_names import Folder
+from tracelake.domain.access.object_names import Folder
 from tracelake.domain.ranges import Range
 from tracelake.errors import WorkFailed
 from tracelake.operators.api.context import TaskContext

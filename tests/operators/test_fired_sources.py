@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.hook_signatures import sign
+from tests.support.identity.hook_signatures import sign
 from tests.support.systems.operators import OperatorSystem
 from tests.support.systems.walk import working
 from tests.support.verbs import fire_schedules

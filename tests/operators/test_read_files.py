@@ -16,7 +16,7 @@ import pytest
 
 from tests.support.systems.operators import OperatorSystem
 from tracelake.adapters.objects_disk import DiskObjects
-from tracelake.domain.object_names import Folder
+from tracelake.domain.access.object_names import Folder
 from tracelake.errors import InvalidDag
 from tracelake.operators.api.context import Resources
 from tracelake.operators.read_files import label_of

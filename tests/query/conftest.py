@@ -9,7 +9,7 @@ import pytest
 from tests.support.postgres import RunningServer
 from tests.support.spark.session import QUICK, a_session
 from tests.support.systems.query import MEGABYTES, QuerySystem, another_service, started_system, with_rows
-from tracelake.query.spark import BATCH_BYTES
+from tracelake.query.spark.jvm import BATCH_BYTES
 from tracelake.store.migrate import Database
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from schemathesis import GenerationMode
 
-from tests.support.service_tokens import as_gateway
+from tests.support.identity.service_tokens import as_gateway
 from tests.support.systems.query import QuerySystem
 from tracelake.query.openapi import document
 

@@ -19,7 +19,7 @@ from tests.support.waiting import until
 from tracelake.dispatcher.maintenance.delete_orphan_files import DeleteOrphanFiles
 from tracelake.dispatcher.maintenance.delete_replaced_files import DeleteReplacedFiles
 from tracelake.dispatcher.maintenance.remove_left_generations import RemoveLeftGenerations
-from tracelake.domain.object_names import Folder
+from tracelake.domain.access.object_names import Folder
 from tracelake.query.sail.connect import ConnectSession
 from tracelake.query.sail.staged_files import StagedFiles
 

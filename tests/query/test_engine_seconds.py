@@ -7,7 +7,7 @@ from uuid import uuid4
 import pytest
 
 from tracelake.errors import Busy
-from tracelake.query.engine_seconds import EngineSeconds
+from tracelake.query.limits.engine_seconds import EngineSeconds
 from tracelake.runtime.listeners import refusal_response
 
 

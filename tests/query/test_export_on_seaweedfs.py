@@ -9,10 +9,10 @@ import httpx
 import pyarrow.parquet as pq
 import pytest
 
-from tests.support.service_tokens import as_gateway
+from tests.support.identity.service_tokens import as_gateway
 from tests.support.systems.query import QuerySystem
 from tests.support.waiting import SECONDS
-from tracelake.domain.object_names import Folder, ObjectName
+from tracelake.domain.access.object_names import Folder, ObjectName
 from tracelake.errors import TraceError
 from tracelake.lite.seaweedfs import SeaweedFS
 from tracelake.query.process import serving

@@ -19,8 +19,8 @@ from tests.support.cases.analyst_queries import quick_session
 from tests.support.systems.query import QuerySystem
 from tracelake.adapters.objects_disk import DiskObjects
 from tracelake.data.files.parquet_reader import read_files
+from tracelake.domain.access.object_names import Folder
 from tracelake.domain.filter.parse import parse_where
-from tracelake.domain.object_names import Folder
 from tracelake.domain.ranges import Range
 from tracelake.domain.sql.gate import check_sql
 from tracelake.domain.sql.numbers import needed_numbers

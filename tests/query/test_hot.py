@@ -22,7 +22,7 @@ from tracelake.domain.buffered import Column, Declaration
 from tracelake.domain.sql.gate import check_sql
 from tracelake.errors import InvalidSql, Unavailable
 from tracelake.query.checked_query import Caller, CheckedQuery, Relation
-from tracelake.query.spark_engine import SparkEngine
+from tracelake.query.spark.engine import SparkEngine
 from tracelake.settings import QuerySettings
 
 if TYPE_CHECKING:

@@ -18,14 +18,14 @@ import httpx
 import psycopg
 import pytest
 
-from tests.support.service_tokens import as_service
+from tests.support.identity.service_tokens import as_service
 from tests.support.spark.hot_tables import chain, hot_table, rows_of
 from tests.support.systems.query import ROWS, QuerySystem
 from tests.support.systems.query_process import COUNT, a_service, answered, family, members
 from tests.support.waiting import SECONDS, until
 from tracelake.data.hot.tables import ensure
 from tracelake.data.hot.writer import rewrite
-from tracelake.domain.object_names import Folder
+from tracelake.domain.access.object_names import Folder
 from tracelake.settings import QuerySettings
 
 pytestmark = pytest.mark.anyio

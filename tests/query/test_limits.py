@@ -9,11 +9,11 @@ from uuid import UUID, uuid4
 import httpx
 import pytest
 
-from tests.support.service_tokens import as_service
+from tests.support.identity.service_tokens import as_service
 from tests.support.systems.query import FOREVER, MEGABYTES, ROWS, QuerySystem
 from tests.support.waiting import SECONDS
 from tracelake.errors import Busy
-from tracelake.query.slots import Kind, Reserved, Slots
+from tracelake.query.limits.slots import Kind, Reserved, Slots
 from tracelake.runtime.http_client import AsyncClient
 from tracelake.runtime.listeners import refusal_response
 

@@ -13,9 +13,9 @@ import pytest
 from tests.support.systems.query import FOREVER, ROWS, QuerySystem
 from tests.support.waiting import until
 from tracelake.errors import Busy
-from tracelake.query.engine_seconds import EngineSeconds
-from tracelake.query.org_limits import OrgTurns
-from tracelake.query.sessions import Sessions
+from tracelake.query.limits.engine_seconds import EngineSeconds
+from tracelake.query.limits.org_limits import OrgTurns
+from tracelake.query.spark.sessions import Sessions
 from tracelake.wire.internal.queries import QueryLimits
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.support.waiting import SECONDS
-from tracelake.query.sessions import Sessions
-from tracelake.query.spark import QuerySpark
+from tracelake.query.spark.jvm import QuerySpark
+from tracelake.query.spark.sessions import Sessions
 from tracelake.spark.configuration import SparkOptions
 from tracelake.spark.owner import SparkOwner
 

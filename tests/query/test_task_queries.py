@@ -7,10 +7,10 @@ from uuid import uuid4
 import httpx
 import pytest
 
-from tests.support.service_tokens import TOKENS, as_gateway
+from tests.support.identity.service_tokens import TOKENS, as_gateway
 from tests.support.systems.query import QuerySystem
 from tests.support.verbs import cancel_task
-from tracelake.domain.object_names import Folder
+from tracelake.domain.access.object_names import Folder
 from tracelake.wire.task.outputs import CompleteRequest
 
 pytestmark = pytest.mark.anyio

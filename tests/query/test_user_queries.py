@@ -13,7 +13,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from tests.support.systems.query import ROWS, QuerySystem, another_service, arrow_of
-from tracelake.domain.object_names import Folder
+from tracelake.domain.access.object_names import Folder
 from tracelake.errors import SetupError
 from tracelake.query.sail import pool as pool_module
 from tracelake.sandbox.bubblewrap import Isolation

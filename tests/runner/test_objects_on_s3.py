@@ -17,7 +17,7 @@ from tests.support.systems.invokers import lambda_of_the_runner, on_lambda
 from tests.support.systems.on_s3 import on_s3
 from tests.support.systems.runner import HANDS, RunnerSystem, running_system
 from tests.support.systems.udf import bundle
-from tracelake.domain.object_names import ObjectName
+from tracelake.domain.access.object_names import ObjectName
 from tracelake.lite.seaweedfs import SeaweedFS
 from tracelake.ports import Invoked
 

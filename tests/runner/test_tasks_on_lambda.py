@@ -9,14 +9,14 @@ from uuid import UUID
 
 import pytest
 
-from tests.support.faulty_aws import Refusal
-from tests.support.lambda_server import LambdaServer
+from tests.support.aws.faulty_aws import Refusal
+from tests.support.aws.lambda_server import LambdaServer
 from tests.support.systems.invokers import lambda_of_the_runner
 from tests.support.systems.on_s3 import on_s3
 from tests.support.systems.udf import DAG, FunctionSystem, udf_on_lambda
 from tests.support.verbs import cancel_task
 from tests.support.waiting import until
-from tracelake.domain.object_names import ObjectName
+from tracelake.domain.access.object_names import ObjectName
 from tracelake.lite.seaweedfs import SeaweedFS
 from tracelake.sandbox.process import runs
 from tracelake.store.migrate import Database

@@ -12,7 +12,7 @@ import asyncpg
 import pytest
 
 from tests.support.waiting import SECONDS, until
-from tracelake.adapters.queue_pg import PgQueue
+from tracelake.adapters.pg.queue import PgQueue
 from tracelake.errors import InvalidRequest
 from tracelake.ports import Delivery, Outgoing
 from tracelake.runtime.receive_messages import Ask, FreeSlots, receive_messages

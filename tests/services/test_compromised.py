@@ -9,10 +9,10 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from tests.support.service_tokens import TOKENS, as_service, proven_user, store_service_token
+from tests.support.identity.service_tokens import TOKENS, as_service, proven_user, store_service_token
 from tests.support.systems.services import PLATFORM_ADMIN, Services, claim_body, services_of
 from tests.support.verbs import trigger
-from tracelake.domain.service_tokens import LISTENERS, derive_token, hash_token, prove_user
+from tracelake.domain.access.service_tokens import LISTENERS, derive_token, hash_token, prove_user
 from tracelake.wire.calls.user_calls import CALLS, USER
 from tracelake.wire.service.calls import SERVICE_CALLS, SERVICES
 from tracelake.wire.service.headers import PROOF, SERVICE_TOKEN

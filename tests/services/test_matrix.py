@@ -10,13 +10,13 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from tests.support.dispatcher.control import HOLLOW, NOTHING
-from tests.support.service_tokens import TOKENS
+from tests.support.identity.service_tokens import TOKENS
 from tests.support.systems.services import PLATFORM_ADMIN, Services, services_of, shown_by
 from tracelake.delivery.routes import delivery_api
 from tracelake.dispatcher.http.internal_routes import internal_api
 from tracelake.dispatcher.http.task_routes import task_api
-from tracelake.domain.service_tokens import Listener as ListenerName
-from tracelake.domain.service_tokens import derive_token
+from tracelake.domain.access.service_tokens import Listener as ListenerName
+from tracelake.domain.access.service_tokens import derive_token
 from tracelake.lite.user_token import mint_user_token
 from tracelake.settings import IdentitySettings, UdfSettings
 from tracelake.udf.process import runner_api

@@ -17,15 +17,15 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from pydantic import SecretStr
 
 from tests.support.dispatcher.control import HOLLOW, NOTHING, an_org, deployed_and_active
-from tests.support.service_tokens import TOKENS, AsGateway
+from tests.support.identity.service_tokens import TOKENS, AsGateway
+from tests.support.identity.tokens import Key
 from tests.support.systems.gateway import over
 from tests.support.systems.services import PLATFORM_ADMIN, Services, services_of
 from tests.support.systems.walk import DAG
-from tests.support.tokens import Key
 from tracelake.capability.claims import decode
 from tracelake.capability.jws import parse_token
 from tracelake.dispatcher.http.task_routes import task_api
-from tracelake.domain.grants import ALWAYS, QUERY
+from tracelake.domain.access.grants import ALWAYS, QUERY
 from tracelake.gateway.process import public_api
 from tracelake.lite.home import public_pem
 from tracelake.lite.user_token import mint_user_token

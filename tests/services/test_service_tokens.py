@@ -14,7 +14,7 @@ import psycopg
 import pytest
 from pydantic import SecretStr
 
-from tests.support.service_tokens import TOKENS, as_service, proven_user, store_service_token
+from tests.support.identity.service_tokens import TOKENS, as_service, proven_user, store_service_token
 from tests.support.systems.gateway import System, over, system
 from tests.support.systems.services import Services, services_of
 from tests.support.systems.walk import walking
@@ -24,7 +24,7 @@ from tracelake.dispatcher.control import Control
 from tracelake.dispatcher.http.internal_routes import internal_api
 from tracelake.dispatcher.identity.known_tokens import KnownTokens
 from tracelake.dispatcher.signal import AfterCommit, Changed
-from tracelake.domain.service_tokens import derive_token, hash_token, prove_user, proven_until
+from tracelake.domain.access.service_tokens import derive_token, hash_token, prove_user, proven_until
 from tracelake.errors import SettingsError
 from tracelake.settings import IdentitySettings, load_settings
 from tracelake.store.first_start import LocalToken, ensure_first_rows

@@ -23,8 +23,8 @@ from tests.support.systems.processes import ForkServer, System, a_system
 from tests.support.systems.sink import ALERTS, alert, lines
 from tests.support.waiting import SECONDS, until
 from tracelake.adapters.objects_disk import DiskObjects
+from tracelake.domain.access.storage_locations import buffer_folder
 from tracelake.domain.crash_points import POINTS
-from tracelake.domain.storage_locations import buffer_folder
 from tracelake.settings import SinkSettings
 
 pytestmark = pytest.mark.anyio

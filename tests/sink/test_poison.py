@@ -18,7 +18,7 @@ from tests.support.systems.sink import LIMITS, Producer, SinkSystem, alert, line
 from tests.support.waiting import SECONDS, until
 from tracelake.dispatcher.maintenance.republish_batches import RepublishBatches
 from tracelake.dispatcher.read_gauges import Gauges
-from tracelake.domain.storage_locations import buffer_folder
+from tracelake.domain.access.storage_locations import buffer_folder
 from tracelake.errors import Forbidden
 from tracelake.ports import Outgoing
 from tracelake.sink.drain import FAILED_TRIES

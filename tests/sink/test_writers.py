@@ -19,7 +19,7 @@ from tracelake.dispatcher.buffers.dead_batches import list_dead_batches
 from tracelake.dispatcher.maintenance.delete_applied_batches import DeleteAppliedBatches
 from tracelake.dispatcher.maintenance.delete_orphan_files import DeleteOrphanFiles
 from tracelake.dispatcher.maintenance.republish_batches import RepublishBatches
-from tracelake.domain.object_names import Folder
+from tracelake.domain.access.object_names import Folder
 from tracelake.errors import Conflict, Forbidden, LeaseLost, NotFound
 from tracelake.wire.task.buffers import CommittedBatch, DeadBatch, SettleRequest
 from tracelake.wire.user.datasets import DeadBatchQuery

@@ -10,7 +10,7 @@ import pytest
 from tracelake.adapters.objects_disk import DiskObjects
 from tracelake.data.files.column_hashes import MAX_COLUMNS, combined
 from tracelake.data.files.parquet_writer import OutputFolder, write_table
-from tracelake.domain.object_names import Folder
+from tracelake.domain.access.object_names import Folder
 
 COLUMNS: dict[str, pa.Array] = {
     "number": pa.array([1, 2, None, 4], pa.int64()),

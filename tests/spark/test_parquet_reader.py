@@ -12,7 +12,7 @@ from tests.support.spark.session import shared_session
 from tracelake.adapters.objects_disk import DiskObjects
 from tracelake.data.files.parquet_reader import read_files
 from tracelake.data.files.parquet_writer import OutputFolder, Written, write_frame
-from tracelake.domain.object_names import Folder
+from tracelake.domain.access.object_names import Folder
 from tracelake.lite.seaweedfs import SeaweedFS
 from tracelake.ports import ObjectStore
 from tracelake.wire.task.markers import hash_of_schema

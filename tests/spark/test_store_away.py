@@ -11,8 +11,8 @@ import pytest
 from tests.support.spark.session import shared_session
 from tracelake.adapters.objects_disk import DiskObjects
 from tracelake.data.files.parquet_writer import OutputFolder, write_ranges
+from tracelake.domain.access.object_names import Folder
 from tracelake.domain.error_codes import PLATFORM_CODES, is_platform_fault
-from tracelake.domain.object_names import Folder
 from tracelake.domain.ranges import Range
 from tracelake.errors import (
     DiskFull,

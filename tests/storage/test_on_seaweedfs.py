@@ -18,9 +18,9 @@ import pytest
 from botocore.config import Config
 from botocore.exceptions import ClientError, ParamValidationError
 
-from tracelake.domain.grants import StorageGrant
-from tracelake.domain.object_names import Folder
-from tracelake.domain.session_policy import session_policy
+from tracelake.domain.access.grants import StorageGrant
+from tracelake.domain.access.object_names import Folder
+from tracelake.domain.access.session_policy import session_policy
 from tracelake.errors import CredentialsUnavailable
 from tracelake.lite.seaweedfs import ROLE_ARN, AccessKey, SeaweedFS
 from tracelake.ports import CredentialMinter

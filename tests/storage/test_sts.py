@@ -11,9 +11,9 @@ from moto.server import ThreadedMotoServer
 
 from tests.support.programs.sts_stub import an_sts
 from tracelake.adapters.credentials_sts import StsMinter
-from tracelake.domain.grants import StorageGrant
-from tracelake.domain.object_names import Folder
-from tracelake.domain.session_policy import session_policy
+from tracelake.domain.access.grants import StorageGrant
+from tracelake.domain.access.object_names import Folder
+from tracelake.domain.access.session_policy import session_policy
 from tracelake.errors import CredentialsUnavailable, Forbidden
 from tracelake.lite.network_ports import free_port
 from tracelake.settings import CredentialSettings, ObjectSettings, Settings

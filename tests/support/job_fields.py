@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any, Final
 
 from tracelake.domain.dag.model import Activation, Retry, Scaling
+from tracelake.domain.flow.pressure import Priority
 from tracelake.domain.ids import JobName
-from tracelake.domain.pressure import Priority
 
 HOW_IT_RUNS: Final[dict[str, Any]] = {
     "name": JobName("renamed"),

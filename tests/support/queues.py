@@ -11,8 +11,8 @@ from datetime import timedelta
 import psycopg
 
 from tests.support.waiting import SECONDS
-from tracelake.adapters.queue_pg import PgQueue
-from tracelake.adapters.queue_sqs import SqsQueue
+from tracelake.adapters.pg.queue import PgQueue
+from tracelake.adapters.sqs.queue import SqsQueue
 from tracelake.ports import Delivery, Outgoing, Queue
 from tracelake.settings import QueueSettings
 

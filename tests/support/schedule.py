@@ -60,7 +60,7 @@ SLOWEST = (
     "tests/cluster/test_two_workers.py",
     "tests/cluster/test_secrets.py",
     "tests/contracts/test_queue.py",
-    "tests/dispatcher/test_listeners.py",
+    "tests/dispatcher/http/test_listeners.py",
     "tests/faults/test_cut_at_commit.py",
     "tests/faults/test_full_home.py",
     "tests/lite/test_postgres.py",

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from tracelake.domain.session_policy import LIST, _prefixes, _read, _several
+from tracelake.domain.access.session_policy import LIST, _prefixes, _read, _several
 
 
 def allows(policy: str, action: str, bucket: str, key: str = "", *, prefix: str | None = None) -> bool:

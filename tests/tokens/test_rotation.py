@@ -20,7 +20,7 @@ import pytest
 
 from tests.support import ROOT
 from tests.support.child_process import program
-from tests.support.tokens import CLAIMS, Clock, Key, pem, put
+from tests.support.identity.tokens import CLAIMS, Clock, Key, pem, put
 from tracelake.adapters.signer_pem import PemSigner
 from tracelake.capability.claims import Claims, encode, mint
 from tracelake.capability.refusal import Reason, TokenRefused
@@ -408,7 +408,7 @@ CHILD = """
 import asyncio, sys, time
 from dataclasses import replace
 from pathlib import Path
-from tests.support.tokens import CLAIMS
+from tests.support.identity.tokens import CLAIMS
 from tracelake.adapters.signer_pem import PemSigner
 from tracelake.capability.claims import encode
 from tracelake.settings import TokenSettings, load_settings

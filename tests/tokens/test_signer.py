@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 
 from tests.support import ROOT
 from tests.support.child_process import program
-from tests.support.tokens import PEM, PKCS8, PLAIN, Key, pem, put
+from tests.support.identity.tokens import PEM, PKCS8, PLAIN, Key, pem, put
 from tests.support.waiting import SECONDS
 from tracelake.adapters.signer_pem import LOCK, PemSigner
 from tracelake.errors import SetupError

@@ -20,7 +20,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.utils import encode_dss_signature
 
-from tests.support.tokens import CLAIMS, ISSUER, NOW, TASK, Clock, Key, as_json, b64
+from tests.support.identity.tokens import CLAIMS, ISSUER, NOW, TASK, Clock, Key, as_json, b64
 from tracelake.capability import jws, keyset, verifier
 from tracelake.capability.claims import Claims, encode
 from tracelake.capability.jws import MAX_TOKEN_CHARS, is_canonical, key_of, thumbprint

@@ -21,7 +21,7 @@ from tests.support.verbs import activate_dag, deploy_dag
 from tracelake.capability.verifier import Verifier
 from tracelake.dispatcher.control import Control
 from tracelake.dispatcher.http.task_routes import task_api
-from tracelake.domain.object_names import Folder
+from tracelake.domain.access.object_names import Folder
 from tracelake.errors import Forbidden
 from tracelake.lite.seaweedfs import SeaweedFS
 from tracelake.settings import TokenSettings

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from tests.support.service_tokens import as_service
+from tests.support.identity.service_tokens import as_service
 from tests.support.systems.gateway import System, over
 from tests.support.udf.bundles import BUNDLE, WRITER, announced, pushed, sha256, uploaded, zipped
 from tracelake.dispatcher.http.internal_routes import internal_api
-from tracelake.domain.object_names import ObjectName
+from tracelake.domain.access.object_names import ObjectName
 from tracelake.gateway.process import public_api
 from tracelake.settings import BundleSettings
 from tracelake.wire.client import DispatcherClient

@@ -19,7 +19,7 @@ from tests.support.systems.gateway import System
 from tests.support.udf.bundles import BUNDLE, dag, deployed, pushed, uploaded, zipped
 from tests.support.waiting import until
 from tracelake.dispatcher.maintenance.delete_unused_bundles import REASON, DeleteUnusedBundles
-from tracelake.domain.object_names import ObjectName
+from tracelake.domain.access.object_names import ObjectName
 from tracelake.errors import ObjectsUnavailable
 from tracelake.ports import ObjectStore, StoredObject
 from tracelake.udf.fetch_bundle import Bundles, delete_old_bundles

@@ -19,7 +19,7 @@ from tests.support.udf.lambda_functions import Functions, functions
 from tests.support.verbs import cancel_task
 from trace_udf.rows import batches
 from trace_udf.task import Task
-from tracelake.domain.object_names import ObjectName
+from tracelake.domain.access.object_names import ObjectName
 from tracelake.lite.seaweedfs import SeaweedFS
 
 SDK = ROOT / "trace_udf"

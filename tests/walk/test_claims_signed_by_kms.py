@@ -9,8 +9,8 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from tests.support.faulty_aws import Refusal, faulty_aws
-from tests.support.signers import kms_settings
+from tests.support.aws.faulty_aws import Refusal, faulty_aws
+from tests.support.identity.signers import kms_settings
 from tests.support.systems.walk import Walk, walking
 from tests.support.verbs import trigger
 from tests.support.waiting import until

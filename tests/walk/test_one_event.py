@@ -16,8 +16,8 @@ from uuid import uuid4
 import httpx
 import pytest
 
+from tests.support.identity.signers import kms_settings
 from tests.support.queues import sqs_settings
-from tests.support.signers import kms_settings
 from tests.support.systems.walk import Walk, walking, working
 from tests.support.verbs import trigger
 from tests.support.waiting import SECONDS

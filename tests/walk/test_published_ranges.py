@@ -11,8 +11,8 @@ import msgspec
 import pytest
 
 from tests.support.dispatcher.control import PULL, deployed_and_active
+from tests.support.identity.service_tokens import as_gateway
 from tests.support.operators import registered
-from tests.support.service_tokens import as_gateway
 from tests.support.systems.walk import Walk, walking
 from tests.support.verbs import trigger
 from tests.support.waiting import SECONDS

@@ -17,8 +17,8 @@ import httpx
 import pytest
 
 from tests.support.dispatcher.control import PULL, deployed_and_active
+from tests.support.identity.service_tokens import as_service
 from tests.support.operators import registered
-from tests.support.service_tokens import as_service
 from tests.support.systems.walk import (
     DAG,
     Holds,

@@ -17,12 +17,12 @@ from tests.support.dispatcher.alerts import DAG as WATCH
 from tests.support.dispatcher.alerts import a_watch
 from tests.support.dispatcher.control import PULL, Org, deployed_and_active
 from tests.support.dispatcher.staged_files import staged
+from tests.support.identity.service_tokens import as_service
 from tests.support.operators import registered
-from tests.support.service_tokens import as_service
 from tests.support.systems.walk import Walk, walking
 from tests.support.verbs import trigger
 from tests.support.waiting import SECONDS
-from tracelake.domain.storage_locations import buffer_folder
+from tracelake.domain.access.storage_locations import buffer_folder
 from tracelake.wire.task.buffers import BufferPublishRequest
 from tracelake.wire.task.lifecycle import Claimed, FetchAnswer, TaskPayload
 from tracelake.wire.task.outputs import CompleteRequest, EventBody

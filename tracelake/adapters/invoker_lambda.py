@@ -7,8 +7,8 @@ import json
 from typing import Any, Final
 from uuid import UUID
 
-from tracelake.adapters.aws_faults import THROTTLED, Fault, fault_of
-from tracelake.adapters.aws_service import ANSWER_SECONDS, AwsFault, AwsRefusal, AwsService
+from tracelake.adapters.aws.faults import THROTTLED, Fault, fault_of
+from tracelake.adapters.aws.service import ANSWER_SECONDS, AwsFault, AwsRefusal, AwsService
 from tracelake.domain.function_answer import Ending, answer_from
 from tracelake.errors import ServiceUnavailable, SettingsError
 from tracelake.ports import Invoked, Places, RunnerFunction

@@ -25,8 +25,8 @@ from obstore.exceptions import AlreadyExistsError, BaseError
 from obstore.store import LocalStore
 
 from tracelake.adapters.synced_folders import sync_file
-from tracelake.domain.hadoop_path import hadoop_path
-from tracelake.domain.object_names import SEGMENT, Folder, ObjectName
+from tracelake.domain.access.hadoop_path import hadoop_path
+from tracelake.domain.access.object_names import SEGMENT, Folder, ObjectName
 from tracelake.errors import DiskFull, NotFound, ObjectExists, ObjectsUnavailable
 from tracelake.ports import StoredObject
 from tracelake.runtime.disk import NO_SPACE

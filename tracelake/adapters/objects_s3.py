@@ -15,7 +15,7 @@ import obstore
 from obstore.exceptions import AlreadyExistsError, BaseError, NotFoundError
 from obstore.store import S3Store
 
-from tracelake.domain.object_names import Folder, ObjectName
+from tracelake.domain.access.object_names import Folder, ObjectName
 from tracelake.errors import NotFound, ObjectExists, ObjectsUnavailable
 from tracelake.ports import StoredObject
 from tracelake.settings import ObjectSettings

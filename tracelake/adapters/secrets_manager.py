@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any, Final
 
-from tracelake.adapters.aws_service import AwsRefusal, AwsService
+from tracelake.adapters.aws.service import AwsRefusal, AwsService
 from tracelake.errors import SecretsUnavailable, SettingsError
 from tracelake.settings import Reference, SecretsManagerSettings
 

@@ -17,7 +17,7 @@ import structlog
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from tracelake.adapters.aws_service import AwsRefusal, AwsService
+from tracelake.adapters.aws.service import AwsRefusal, AwsService
 from tracelake.capability.jws import encode_part, header_of, jws_signature, public_jwk
 from tracelake.errors import SetupError, SigningUnavailable
 from tracelake.ports import KeyPlan, PublicKey

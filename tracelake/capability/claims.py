@@ -18,7 +18,7 @@ import msgspec
 from tracelake.capability.jws import check_size
 from tracelake.capability.refusal import Reason, TokenRefused
 from tracelake.capability.strict_json import read_object
-from tracelake.domain.grants import GrantedDataset, Grants, S3Prefixes, check, grants_of, refuse_duplicates
+from tracelake.domain.access.grants import GrantedDataset, Grants, S3Prefixes, check, grants_of, refuse_duplicates
 from tracelake.domain.ids import Attempt, OrgId, TaskId
 from tracelake.errors import InvalidRequest
 from tracelake.ports import Signer

@@ -19,7 +19,7 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.segment import Segment
 from rich.text import Text
 
-from tracelake.domain.escape_controls import visible, visible_json
+from tracelake.domain.text.escape_controls import visible, visible_json
 from tracelake.errors import TraceError
 
 

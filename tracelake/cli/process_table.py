@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from rich.table import Table
 from rich.text import Text
 
-from tracelake.domain.escape_controls import visible
+from tracelake.domain.text.escape_controls import visible
 from tracelake.lite.child import ChildStatus
 
 COLOURS = {

@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tracelake.cli import printing
-from tracelake.domain.escape_controls import on_one_line, visible
+from tracelake.domain.text.escape_controls import on_one_line, visible
 
 WIDE = 400
 COLOURS = {"Completed": "green", "Running": "yellow", "Failed": "red", "Canceled": "dim", "active": "green"}

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from tracelake.cli.printing import out
 from tracelake.cli.process_table import process_table
-from tracelake.domain.escape_controls import visible
+from tracelake.domain.text.escape_controls import visible
 from tracelake.lite.child import ChildStatus
 from tracelake.lite.up import Watcher
 

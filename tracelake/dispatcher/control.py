@@ -24,16 +24,16 @@ from tracelake.dispatcher.signal import AfterCommit, Signal
 from tracelake.dispatcher.sources.accept_hooks import Hooks
 from tracelake.dispatcher.sources.fire import FireSource
 from tracelake.dispatcher.tasks.claim import Claimer, Payloads
-from tracelake.dispatcher.tasks.complete import Announcer, Completer
-from tracelake.dispatcher.tasks.complete_batch import BatchOptions
+from tracelake.dispatcher.tasks.completion.complete import Announcer, Completer
+from tracelake.dispatcher.tasks.completion.complete_batch import BatchOptions
 from tracelake.dispatcher.tasks.grant import TokenMint
 from tracelake.dispatcher.tasks.names import TaskNames
 from tracelake.dispatcher.tasks.renew_lease import Renewer
 from tracelake.dispatcher.versions.reuse_outputs import ReuseOutputs
+from tracelake.domain.access.seal import Seal
 from tracelake.domain.bundle.rules import BundleLimits
 from tracelake.domain.dag.catalog import RuntimeSpec
-from tracelake.domain.seal import Seal
-from tracelake.domain.tiers import TierShares
+from tracelake.domain.flow.tiers import TierShares
 from tracelake.ports import CredentialMinter, Invoker, ObjectStore, Queue, Signer
 from tracelake.runtime.metrics import Metrics
 from tracelake.settings import (

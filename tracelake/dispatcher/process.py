@@ -46,7 +46,7 @@ from tracelake.dispatcher.sources.keep_running import KeepSourcesRunning
 from tracelake.dispatcher.sources.stop_all import release_sources
 from tracelake.dispatcher.versions.catch_up import CatchUp
 from tracelake.dispatcher.versions.run_backfills import RunBackfills
-from tracelake.domain.seal import Seal, read_keys
+from tracelake.domain.access.seal import Seal, read_keys
 from tracelake.ports import CredentialMinter, Invoker, ObjectStore, Queue, Signer
 from tracelake.runtime.listeners import Listener, open_listeners
 from tracelake.runtime.process import Process

@@ -14,7 +14,7 @@ import asyncpg
 import structlog
 
 from tracelake.dispatcher.flow.list_in_flight import PoolRow
-from tracelake.domain.tiers import queue_names
+from tracelake.domain.flow.tiers import queue_names
 from tracelake.errors import Unavailable
 from tracelake.ports import Queue
 from tracelake.runtime.metrics import Metrics

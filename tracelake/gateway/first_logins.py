@@ -9,7 +9,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final
 
-from tracelake.domain.subjects import why_no_email
+from tracelake.domain.access.subjects import why_no_email
 from tracelake.errors import Unauthenticated
 from tracelake.settings import LoginRule
 from tracelake.wire.internal.identity import LoginClaim, UserLoginAnswer, UserLoginRequest

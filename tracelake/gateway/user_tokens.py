@@ -12,8 +12,8 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 from uuid import UUID
 
-from tracelake.domain.service_tokens import hash_token
-from tracelake.domain.subjects import USER_TOKEN, token_name
+from tracelake.domain.access.service_tokens import hash_token
+from tracelake.domain.access.subjects import USER_TOKEN, token_name
 from tracelake.errors import NotFound, Unauthenticated
 
 REMEMBERED_SECONDS: Final = 3.0

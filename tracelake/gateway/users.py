@@ -12,8 +12,8 @@ import jwt
 from fastapi import Request
 
 from tracelake.capability.jws import is_canonical
-from tracelake.domain.service_tokens import hash_token
-from tracelake.domain.subjects import MAX_SUBJECT, USER_TOKEN, token_named
+from tracelake.domain.access.service_tokens import hash_token
+from tracelake.domain.access.subjects import MAX_SUBJECT, USER_TOKEN, token_named
 from tracelake.errors import SettingsError, Unauthenticated
 from tracelake.gateway.first_logins import HINT as ADDED_BY_ADMIN
 from tracelake.gateway.first_logins import FirstLogins

@@ -17,8 +17,8 @@ from typing import Any, Final
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from tracelake.domain.seal import new_key
-from tracelake.domain.service_tokens import new_service_token
+from tracelake.domain.access.seal import new_key
+from tracelake.domain.access.service_tokens import new_service_token
 from tracelake.errors import HomeInUse, SetupError
 from tracelake.runtime.disk import NO_SPACE
 

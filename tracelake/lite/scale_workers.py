@@ -1,4 +1,4 @@
-"""Starts and stops worker processes by need, between `worker.min` and `worker.max` (`domain/workers.py` decides).
+"""Starts and stops worker processes by need, between `worker.min` and `worker.max` (`domain/flow/workers.py` decides).
 
 A worker that is stopped takes no more tasks and finishes those it has: no lease is lost to it. The first is called
 `worker`, the others `worker-2` and so on; the last one started is the first to be stopped.
@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Final
 
-from tracelake.domain.workers import WorkerFleet, WorkerLoad, needed_workers, wanted_workers
+from tracelake.domain.flow.workers import WorkerFleet, WorkerLoad, needed_workers, wanted_workers
 from tracelake.errors import TraceError
 from tracelake.lite.child import Child
 from tracelake.lite.launch import Launch

@@ -24,7 +24,7 @@ from typing import Any, Final
 
 from pydantic import SecretStr
 
-from tracelake.domain.object_names import Folder
+from tracelake.domain.access.object_names import Folder
 from tracelake.errors import ObjectsUnavailable, SetupError, TraceError
 from tracelake.lite.child import Child
 from tracelake.lite.launch import Launch

@@ -19,7 +19,7 @@ from typing import Any, Protocol
 import msgspec
 from pydantic import SecretStr
 
-from tracelake.domain.workers import WorkerLoad
+from tracelake.domain.flow.workers import WorkerLoad
 from tracelake.errors import Refused, SettingsError, SetupError, Unavailable
 from tracelake.lite import postgres
 from tracelake.lite.backup.listener import listening_for_backups

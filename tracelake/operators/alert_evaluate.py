@@ -14,7 +14,7 @@ from pydantic import Field, StringConstraints
 from tracelake.domain.alerts import missing_fields
 from tracelake.domain.dag.catalog import ConfigProblem, OperatorSpec, Wired, checked_by, every_input
 from tracelake.domain.dag.model import Storage
-from tracelake.domain.suggest import closest
+from tracelake.domain.text.suggest import closest
 from tracelake.errors import WorkFailed
 from tracelake.operators.api.context import TaskContext
 from tracelake.operators.api.outcome import OperatorConfig

@@ -28,7 +28,7 @@ from tracelake.domain.dag.catalog import (
 )
 from tracelake.domain.dag.model import Storage
 from tracelake.domain.ranges import Range
-from tracelake.domain.suggest import nearest
+from tracelake.domain.text.suggest import nearest
 from tracelake.errors import InvalidAbi, InvalidRequest
 from tracelake.operators.api.context import TaskContext
 from tracelake.operators.api.outcome import OperatorConfig, Outcome

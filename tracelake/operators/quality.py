@@ -14,7 +14,7 @@ from pydantic import Field
 from tracelake.domain.dag.catalog import ConfigPath, ConfigProblem, OperatorSpec, Wired, checked_by, every_input
 from tracelake.domain.dag.model import Output, Storage
 from tracelake.domain.ranges import Range, format_partition_key, intersect, subtract
-from tracelake.domain.suggest import closest
+from tracelake.domain.text.suggest import closest
 from tracelake.errors import InvalidSql, WorkFailed
 from tracelake.operators.api.context import TaskContext
 from tracelake.operators.api.inputs import WHOLE, Partition

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from pydantic import Field
 
+from tracelake.domain.access.storage_locations import is_buffered
 from tracelake.domain.dag.catalog import (
     Changed,
     Columns,
@@ -21,7 +22,6 @@ from tracelake.domain.dag.catalog import (
 from tracelake.domain.dag.model import Storage
 from tracelake.domain.event import LabelScope, RangeScope
 from tracelake.domain.ranges import Range
-from tracelake.domain.storage_locations import is_buffered
 from tracelake.errors import InvalidRequest, InvalidSql
 from tracelake.operators.api.context import TaskContext
 from tracelake.operators.api.inputs import WHOLE, needed_frames

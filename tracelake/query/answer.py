@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from uuid import UUID, uuid4
 
 from tracelake.capability.claims import Claims
-from tracelake.domain.grants import View
-from tracelake.domain.object_names import Folder
+from tracelake.domain.access.grants import View
+from tracelake.domain.access.object_names import Folder
+from tracelake.domain.access.storage_locations import SCRATCH
 from tracelake.domain.sql.gate import CheckedSql, check_sql, table_names
-from tracelake.domain.storage_locations import SCRATCH
 from tracelake.errors import (
     BadInput,
     Forbidden,
@@ -34,9 +34,9 @@ from tracelake.errors import (
 from tracelake.query.audit import Audit
 from tracelake.query.checked_query import Caller, CheckedQuery, Relation
 from tracelake.query.engine import QueryEngine, QueryResult
+from tracelake.query.limits.while_permitted import while_permitted
 from tracelake.query.prune_files import narrowed
 from tracelake.query.resolve import Resolver
-from tracelake.query.while_permitted import while_permitted
 from tracelake.runtime.logs import add_log_fields
 from tracelake.runtime.metrics import Metrics
 from tracelake.runtime.tracing import set_attributes

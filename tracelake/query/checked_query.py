@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 from uuid import UUID
 
+from tracelake.domain.access.object_names import Folder, ObjectName
 from tracelake.domain.filter.tree import Filter
-from tracelake.domain.object_names import Folder, ObjectName
-from tracelake.domain.pressure import Priority
+from tracelake.domain.flow.pressure import Priority
 from tracelake.domain.ranges import Range
 from tracelake.domain.sql.gate import CheckedSql
 from tracelake.wire.internal.queries import QueryLimits

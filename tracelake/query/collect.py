@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from tracelake.domain.object_names import Folder
+from tracelake.domain.access.object_names import Folder
 from tracelake.errors import ResultTooLarge
 from tracelake.ports import ObjectStore
 from tracelake.wire.internal.queries import Exported, ResultColumn

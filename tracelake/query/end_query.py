@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
-from tracelake.query.sessions import Sessions
+from tracelake.query.spark.sessions import Sessions
 from tracelake.spark.thread_times import ThreadTimes, share_of_cores
 
 AGAIN_SECONDS: Final = 0.1

@@ -26,13 +26,13 @@ from tracelake.query.choose_engine import ChosenEngine
 from tracelake.query.diff.compare import DatasetDiffer
 from tracelake.query.diff.compare_release import ReleaseComparer
 from tracelake.query.engine import InProgress, QueryEngine
-from tracelake.query.engine_seconds import EngineSeconds
-from tracelake.query.org_limits import LimitedEngine
+from tracelake.query.limits.engine_seconds import EngineSeconds
+from tracelake.query.limits.org_limits import LimitedEngine
 from tracelake.query.resolve import Resolver
 from tracelake.query.routes import diff_route, openapi_route, task_route, user_route, verify_route
 from tracelake.query.sail.engine import SailEngine
-from tracelake.query.spark import QuerySpark, query_options
-from tracelake.query.spark_engine import SparkEngine
+from tracelake.query.spark.engine import SparkEngine
+from tracelake.query.spark.jvm import QuerySpark, query_options
 from tracelake.query.verify.verify import DatasetVerifier
 from tracelake.runtime.listeners import Listener, listener_app, open_listeners
 from tracelake.runtime.metrics import OPENMETRICS_TEXT, Metrics

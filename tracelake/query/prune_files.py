@@ -7,8 +7,8 @@ from dataclasses import replace
 from itertools import chain
 
 from tracelake.data.files.needed import Numbers, has_number, needed_of
+from tracelake.domain.access.object_names import ObjectName
 from tracelake.domain.filter.tree import AnyOf
-from tracelake.domain.object_names import ObjectName
 from tracelake.domain.ranges import Range
 from tracelake.domain.sql.gate import CheckedSql
 from tracelake.domain.sql.number_spans import ALL, Spans, passing, shared

@@ -14,8 +14,8 @@ import msgspec
 
 from tracelake.data.current_partitions import current_partitions
 from tracelake.data.files.needed import numbers_in
+from tracelake.domain.access.object_names import Folder, ObjectName
 from tracelake.domain.filter.from_json import from_json
-from tracelake.domain.object_names import Folder, ObjectName
 from tracelake.domain.ranges import Range
 from tracelake.errors import Unavailable
 from tracelake.query.checked_query import ColdFiles, FileFacts, Pin, Relation

@@ -11,14 +11,14 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from tracelake.capability.verifier import Verifier
-from tracelake.domain.grants import QUERY
+from tracelake.domain.access.grants import QUERY
 from tracelake.errors import Forbidden, NotFound, Unauthenticated
 from tracelake.query.answer import QueryAnswerer
 from tracelake.query.diff.compare import DatasetDiffer
 from tracelake.query.encode import as_arrow, as_json
+from tracelake.query.limits.while_permitted import while_permitted
 from tracelake.query.openapi import document
 from tracelake.query.verify.verify import DatasetVerifier
-from tracelake.query.while_permitted import while_permitted
 from tracelake.runtime.listeners import cancel_on_disconnect, json_response
 from tracelake.wire.calls.read_call import read_message, read_query, require_role
 from tracelake.wire.calls.user_calls import CALLS, USER, Call, named

@@ -15,7 +15,7 @@ from typing import Any, Final, TextIO, cast
 
 import structlog
 
-from tracelake.domain.escape_controls import on_one_line, visible
+from tracelake.domain.text.escape_controls import on_one_line, visible
 from tracelake.runtime.redact import Redact
 from tracelake.settings import LogSettings
 

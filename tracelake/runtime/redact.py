@@ -16,8 +16,8 @@ from urllib.parse import quote, quote_plus, unquote, urlsplit
 
 from pydantic import BaseModel, SecretStr
 
-from tracelake.domain.redaction import redact_tokens
-from tracelake.settings.job_secrets import SHORTEST
+from tracelake.domain.text.redaction import redact_tokens
+from tracelake.settings.secrets.jobs import SHORTEST
 
 INSTEAD: Final = "***"
 PASSWORD: Final = re.compile(r"\bpassword\s*=\s*('(?:[^'\\]|\\.)*'|\S+)")

@@ -34,8 +34,6 @@ from tracelake.settings.load import (
     to_document,
 )
 from tracelake.settings.login_rules import LoginRule
-from tracelake.settings.references import Reference
-from tracelake.settings.resolve import references_in, with_values
 from tracelake.settings.retention import RetentionSettings
 from tracelake.settings.root import (
     ANY_NAME,
@@ -49,7 +47,9 @@ from tracelake.settings.root import (
 )
 from tracelake.settings.rpc_pools import RpcPoolSettings
 from tracelake.settings.runtimes import RUNTIMES, SANDBOXES, OperatorSettings, RuntimeSettings
-from tracelake.settings.secrets_manager import SecretsManagerSettings
+from tracelake.settings.secrets.references import Reference
+from tracelake.settings.secrets.resolve import references_in, with_values
+from tracelake.settings.secrets.secrets_manager import SecretsManagerSettings
 from tracelake.settings.storage import BundleSettings, CredentialSettings, ObjectSettings
 from tracelake.settings.telemetry import LogSettings, MetricsSettings, TracingSettings
 from tracelake.settings.udf import UdfSettings

@@ -8,7 +8,7 @@ from typing import Literal, Self
 from pydantic import SecretStr, field_validator, model_validator
 
 from tracelake.settings.base import URL, Group, setting
-from tracelake.settings.references import is_reference
+from tracelake.settings.secrets.references import is_reference
 
 
 class TlsSettings(Group):

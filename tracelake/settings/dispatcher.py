@@ -6,9 +6,9 @@ from typing import Annotated
 
 from pydantic import AfterValidator, SecretStr
 
-from tracelake.domain.seal import read_keys
+from tracelake.domain.access.seal import read_keys
 from tracelake.settings.base import Group, setting
-from tracelake.settings.references import is_reference
+from tracelake.settings.secrets.references import is_reference
 
 
 def _readable(given: SecretStr) -> SecretStr:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from tracelake.domain.org_limits import LIMITS, MOST, LimitName
+from tracelake.domain.flow.org_limits import LIMITS, MOST, LimitName
 from tracelake.settings.base import Group, setting
 
 

@@ -16,11 +16,11 @@ from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 from pydantic_settings import BaseSettings, EnvSettingsSource, PydanticBaseSettingsSource
 
-from tracelake.domain.validation_messages import sentence, wanted
+from tracelake.domain.text.validation_messages import sentence, wanted
 from tracelake.errors import SettingsError
 from tracelake.settings.base import Group
-from tracelake.settings.references import is_reference
 from tracelake.settings.root import ANY_NAME, DEFAULT_HOME, PREFIX, Leaf, Settings, is_mapping, leaves
+from tracelake.settings.secrets.references import is_reference
 from tracelake.settings.telemetry import FaultSettings
 
 OF_KUBERNETES: Final = re.compile(r"\w+_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP|SCTP)(_\w+)?)?)")

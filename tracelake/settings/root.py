@@ -29,17 +29,17 @@ from tracelake.settings.data_plane import QuerySettings, SinkSettings, SparkSett
 from tracelake.settings.databases import DataSettings, QueueSettings, StateSettings
 from tracelake.settings.delivery import DeliverySettings
 from tracelake.settings.dispatcher import DispatcherSettings, FlowSettings, LoopSettings
-from tracelake.settings.hook_secrets import HookSecret
 from tracelake.settings.http import HttpSettings
-from tracelake.settings.job_secrets import JobSecret
 from tracelake.settings.limits import LimitSettings
 from tracelake.settings.lite import PostgresSettings, UpSettings
 from tracelake.settings.login_rules import LoginRule
-from tracelake.settings.references import is_reference
 from tracelake.settings.retention import RetentionSettings
 from tracelake.settings.rpc_pools import RpcPoolSettings
 from tracelake.settings.runtimes import RUNTIMES, OperatorSettings, RuntimeSettings
-from tracelake.settings.secrets_manager import SecretsManagerSettings
+from tracelake.settings.secrets.hooks import HookSecret
+from tracelake.settings.secrets.jobs import JobSecret
+from tracelake.settings.secrets.references import is_reference
+from tracelake.settings.secrets.secrets_manager import SecretsManagerSettings
 from tracelake.settings.storage import BundleSettings, CredentialSettings, ObjectSettings
 from tracelake.settings.telemetry import FaultSettings, LogSettings, MetricsSettings, TracingSettings
 from tracelake.settings.udf import UdfSettings

@@ -9,7 +9,7 @@ from typing import NamedTuple, Self
 from pydantic import SecretStr, field_validator, model_validator
 
 from tracelake.settings.base import Group, setting
-from tracelake.settings.references import is_reference
+from tracelake.settings.secrets.references import is_reference
 
 _ADDRESS = re.compile(r"(?:(?P<name>[A-Za-z0-9][\w.-]*)=)?(?P<url>https?://[^/\s]+\S*)")
 _HEADER = re.compile(r"(?:(?P<name>[A-Za-z0-9][\w.-]*)=)?(?P<header>[A-Za-z0-9-]+): *(?P<value>[\x21-\x7e ]+)")

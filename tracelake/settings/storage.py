@@ -7,7 +7,7 @@ from typing import Literal, Self
 
 from pydantic import SecretStr, field_validator, model_validator
 
-from tracelake.domain.object_names import BUCKET
+from tracelake.domain.access.object_names import BUCKET
 from tracelake.settings.base import URL, Group, setting
 
 

@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import Final
 
 from tracelake.data.buffered.stage_batches import BatchLimits
-from tracelake.domain.tiers import BUFFER_QUEUE
+from tracelake.domain.flow.tiers import BUFFER_QUEUE
 from tracelake.ports import ObjectStore, Queue
 from tracelake.runtime.background import in_background
 from tracelake.runtime.process import Process, wait_for_service

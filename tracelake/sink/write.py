@@ -22,8 +22,8 @@ from tracelake.data.buffered.stage_batches import Batch, BatchLimits, StagedBatc
 from tracelake.data.buffered.tables import BufferedTable, ensure
 from tracelake.data.postgres.secret_dsn import SecretDsn
 from tracelake.data.postgres.staging import drop_staging, make_staging, sweep_staging
+from tracelake.domain.access.object_names import Folder, ObjectName
 from tracelake.domain.buffered import from_json
-from tracelake.domain.object_names import Folder, ObjectName
 from tracelake.errors import BadInput, Conflict, DatabaseUnavailable, InvalidRequest
 from tracelake.ports import ObjectStore
 from tracelake.runtime.crash_points import crash_point

@@ -44,7 +44,7 @@ INHERITED_FOR_CLUSTERS: Final = (
 )
 
 UNSAFE: Final = r"[\\x00-\\x08\\x0b-\\x1f\\x7f-\\x9f\\u00ad\\u061c\\u200b-\\u200f\\u2028-\\u202e\\u2060-\\u206f\\ufeff]"
-"""The control characters of `domain/escape_controls.py`. Spark's log shows a `?` for each."""
+"""The control characters of `domain/text/escape_controls.py`. Spark's log shows a `?` for each."""
 LOGGING: Final = """\
 # Written by Trace: what a person should see, on standard error, and nothing else.
 status = error

@@ -8,7 +8,7 @@ from typing import Any
 
 import psycopg
 
-from tracelake.domain.service_tokens import ANY_LISTENER, token_hashes
+from tracelake.domain.access.service_tokens import ANY_LISTENER, token_hashes
 from tracelake.store.queries import queries
 
 FIRST_ADMIN = "local|admin"

@@ -8,7 +8,7 @@ from uuid import UUID
 
 import asyncpg
 
-from tracelake.domain.subjects import token_named
+from tracelake.domain.access.subjects import token_named
 from tracelake.store.queries import Row, find_row, queries
 
 Role = Literal["reader", "writer", "admin"]

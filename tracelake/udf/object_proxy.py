@@ -17,8 +17,8 @@ from aiohttp import web
 
 from tracelake.capability.claims import Claims
 from tracelake.capability.verifier import Verifier
+from tracelake.domain.access.object_names import Folder, ObjectName
 from tracelake.domain.ids import Attempt, TaskId
-from tracelake.domain.object_names import Folder, ObjectName
 from tracelake.errors import Conflict, Forbidden, LimitReached, NotFound, ObjectExists
 from tracelake.ports import ObjectStore
 from tracelake.runtime.crash_points import crash_point

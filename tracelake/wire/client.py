@@ -12,7 +12,7 @@ from uuid import UUID
 import httpx
 import msgspec
 
-from tracelake.domain.service_tokens import Listener
+from tracelake.domain.access.service_tokens import Listener
 from tracelake.errors import (
     NotFound,
     Refused,

@@ -35,7 +35,7 @@ from tracelake.operators.registry import IN_PROCESS, WORKER_OPERATORS
 from tracelake.ports import ObjectStore
 from tracelake.runtime.disk import NO_SPACE
 from tracelake.runtime.redact import Redact, redacting
-from tracelake.settings.job_secrets import variable_of
+from tracelake.settings.secrets.jobs import variable_of
 from tracelake.spark.session import is_lost
 from tracelake.spark.tags import interrupt, tagged
 from tracelake.wire.task.lifecycle import Claimed, TaskPayload, TaskProgress

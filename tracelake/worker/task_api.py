@@ -11,7 +11,7 @@ from uuid import UUID
 
 from tracelake.capability.claims import decode
 from tracelake.capability.jws import parse_token
-from tracelake.domain.object_names import Folder
+from tracelake.domain.access.object_names import Folder
 from tracelake.domain.ranges import Range
 from tracelake.errors import InvalidRequest, LeaseLost, Unavailable
 from tracelake.runtime.retry import retry_with_backoff

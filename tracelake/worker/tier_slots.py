@@ -1,4 +1,4 @@
-"""The slots of a worker, shared by the priority tiers of its runtime (`domain/tiers.py`)."""
+"""The slots of a worker, shared by the priority tiers of its runtime (`domain/flow/tiers.py`)."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
-from tracelake.domain.pressure import Priority
-from tracelake.domain.tiers import TierShares, Wanted, queue_of_tier
+from tracelake.domain.flow.pressure import Priority
+from tracelake.domain.flow.tiers import TierShares, Wanted, queue_of_tier
 from tracelake.ports import Delivery
 from tracelake.runtime.receive_messages import Ask, FreeSlots
 from tracelake.wire.task.lifecycle import MAX_CLAIMS

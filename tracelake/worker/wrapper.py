@@ -58,7 +58,7 @@ Acknowledger = Coalesced[Delivery, None]
 class Wrapper:
     queue: Queue
     queue_name: str
-    """Of the runtime: its bulk tier has another (`domain/tiers.py`)."""
+    """Of the runtime: its bulk tier has another (`domain/flow/tiers.py`)."""
     dispatcher: DispatcherClient
     tasks: TaskClient
     runner: RunsTasks

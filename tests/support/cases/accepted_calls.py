@@ -15,9 +15,9 @@ from tests.support.cases.engine_parity import uses
 from tests.support.cases.made_up_expressions import CLOCKS
 from tests.support.cases.parity_tables import COLUMNS
 from tracelake.domain.sql.functions import CLOCKS_AND_CHANCE, FUNCTIONS
-from tracelake.query.sail.expressions import Expressions
-from tracelake.query.sail.scopes import Scope
-from tracelake.query.sail.types import NotOnSail
+from tracelake.query.sail.translate.expressions import Expressions
+from tracelake.query.sail.translate.scopes import Scope
+from tracelake.query.sail.translate.types import NotOnSail
 
 ALLOWED: Final = sorted({*FUNCTIONS, *CLOCKS_AND_CHANCE, "unix_timestamp"})
 """Every function that the gate lets through."""

@@ -9,8 +9,8 @@ from itertools import product
 from typing import Final
 
 from tracelake.domain.sql.functions import AGGREGATES, WINDOWS
-from tracelake.query.sail.calls import FORMATS, PARTS, TRUNCATED
-from tracelake.query.sail.same_functions import ANY, IN_ORDER
+from tracelake.query.sail.translate.calls import FORMATS, PARTS, TRUNCATED
+from tracelake.query.sail.translate.same_functions import ANY, IN_ORDER
 
 VALUES: Final = {
     "whole": ("i", "l"),

@@ -11,8 +11,8 @@ from typing import Final
 
 from tests.support.cases.engine_parity import GROUP, ROW, WHOLE, WINDOW
 from tracelake.domain.sql.functions import AGGREGATES, WINDOWS
-from tracelake.query.sail.calls import TRUNCATED
-from tracelake.query.sail.same_functions import FIRST, IN_ORDER, SAME
+from tracelake.query.sail.translate.calls import TRUNCATED
+from tracelake.query.sail.translate.same_functions import FIRST, IN_ORDER, SAME
 
 COLUMNS: Final[Mapping[str, tuple[str, ...]]] = {
     "whole": ("i", "l", "g", "id", "s", "y"),

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from tests.support.service_tokens import proven_user
+from tests.support.identity.service_tokens import proven_user
 from tests.support.systems.chain import ChainSystem
 from tests.support.systems.query import SharedSpark
 from tracelake.query.answer import QueryAnswerer
@@ -17,7 +17,7 @@ from tracelake.query.choose_engine import ChosenEngine
 from tracelake.query.encode import rows_of
 from tracelake.query.resolve import Resolver
 from tracelake.query.sail.engine import SailEngine
-from tracelake.query.spark_engine import SparkEngine
+from tracelake.query.spark.engine import SparkEngine
 from tracelake.runtime.metrics import Metrics
 from tracelake.settings import QuerySettings
 from tracelake.wire.internal.queries import QueryRequest

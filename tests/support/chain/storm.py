@@ -20,7 +20,7 @@ import asyncpg
 import psycopg
 
 from tests.support.chain.devchain import Devchain
-from tests.support.service_tokens import TOKENS
+from tests.support.identity.service_tokens import TOKENS
 from tests.support.systems.chain import ChainSystem, rows_of, truth
 from tests.support.systems.processes import ELAPSED, Child, ForkServer
 from tests.support.systems.walk import walking

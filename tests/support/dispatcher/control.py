@@ -16,9 +16,9 @@ from tests.support.verbs import activate_dag, deploy_dag
 from tracelake.adapters.objects_disk import DiskObjects
 from tracelake.dispatcher.control import Control
 from tracelake.dispatcher.dags.deploy import Deployed
+from tracelake.domain.access.seal import Seal
 from tracelake.domain.dag.catalog import Count, OperatorSpec, checked_by, every_input
 from tracelake.domain.dag.model import SourceKind, Storage
-from tracelake.domain.seal import Seal
 from tracelake.settings import QueueSettings, TokenSettings, load_settings
 from tracelake.store.db import open_pool
 from tracelake.store.identity import User

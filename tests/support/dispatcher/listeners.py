@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 
 from tests.support.dispatcher.job_chain import Chain, a_task, deploy_chain
-from tests.support.service_tokens import as_service, store_service_tokens
+from tests.support.identity.service_tokens import as_service, store_service_tokens
 from tests.support.waiting import SECONDS
 from tracelake.capability.verifier import Verifier
 from tracelake.dispatcher.control import Control

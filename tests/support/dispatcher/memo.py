@@ -11,7 +11,7 @@ from tests.support.dispatcher.releases import build, promoted, started
 from tests.support.dispatcher.run_tasks import partition_key, read_input, settle
 from tests.support.verbs import trigger
 from tracelake.dispatcher.control import Control
-from tracelake.domain.object_names import Folder, ObjectName
+from tracelake.domain.access.object_names import Folder, ObjectName
 from tracelake.wire.task.lifecycle import Claimed
 
 MILLS = replace(WORKS, reproduces=lambda _config, _inputs: True, tuning=("files",))

@@ -13,7 +13,7 @@ from tracelake.capability.claims import Claims, decode
 from tracelake.capability.jws import parse_token
 from tracelake.dispatcher.control import Control
 from tracelake.dispatcher.versions.catch_up import CatchUp
-from tracelake.domain.object_names import Folder
+from tracelake.domain.access.object_names import Folder
 from tracelake.domain.ranges import inclusive
 from tracelake.operators.api.outputs import Output
 from tracelake.settings import LoopSettings

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 from tests.support.dispatcher.control import Org
 from tests.support.dispatcher.run_tasks import partition_key, partition_of
 from tracelake.dispatcher.control import Control
-from tracelake.domain.object_names import Folder
+from tracelake.domain.access.object_names import Folder
 from tracelake.wire.task.lifecycle import Claimed, InputRef
 
 FILES = """

@@ -13,7 +13,7 @@ from tests.support.dispatcher.job_chain import Chain, a_task, claimed, completio
 from tracelake.capability.claims import Claims
 from tracelake.dispatcher.control import Control
 from tracelake.dispatcher.dags.deactivate import deactivate_dag
-from tracelake.domain.object_names import Folder
+from tracelake.domain.access.object_names import Folder
 from tracelake.ports import ObjectStore
 from tracelake.wire.task.lifecycle import Claimed, OutputRef
 from tracelake.wire.task.markers import ColumnEntry, FileEntry, Marker, attempt_folder, encode_marker, marker_in

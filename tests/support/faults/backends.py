@@ -21,7 +21,7 @@ from pathlib import Path
 import pytest
 
 from tracelake.adapters.objects_disk import DiskObjects
-from tracelake.domain.object_names import ObjectName
+from tracelake.domain.access.object_names import ObjectName
 from tracelake.errors import DatabaseUnavailable
 from tracelake.ports import DeadLetter, Delivery, MessageId, Outgoing, Queue, QueueDepth, Receipt
 

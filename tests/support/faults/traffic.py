@@ -20,8 +20,8 @@ from tests.support.dispatcher.staged_files import staged
 from tests.support.systems.caller import Caller
 from tests.support.systems.processes import System
 from tests.support.waiting import until
-from tracelake.adapters.queue_pg import PgQueue
-from tracelake.domain.storage_locations import buffer_folder
+from tracelake.adapters.pg.queue import PgQueue
+from tracelake.domain.access.storage_locations import buffer_folder
 from tracelake.errors import ObjectExists
 from tracelake.ports import Delivery, ObjectStore
 from tracelake.store.db import OUTAGES

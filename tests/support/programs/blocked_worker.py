@@ -21,14 +21,14 @@ from typing import Any, NoReturn
 import psutil
 
 from tests.support.child_process import running_program
-from tests.support.service_tokens import as_service
+from tests.support.identity.service_tokens import as_service
 from tests.support.spark.session import a_session
 from tests.support.systems.walk import Walk
 from tests.support.waiting import SECONDS
 from tracelake.adapters.objects_disk import DiskObjects
-from tracelake.adapters.queue_pg import PgQueue
+from tracelake.adapters.pg.queue import PgQueue
 from tracelake.dispatcher.maintenance.delete_orphan_files import DeleteOrphanFiles
-from tracelake.domain.object_names import ObjectName
+from tracelake.domain.access.object_names import ObjectName
 from tracelake.operators.api.context import Resources
 from tracelake.runtime.http_client import AsyncClient
 from tracelake.settings import RpcPoolSettings

@@ -33,8 +33,8 @@ from tests.support.waiting import until
 from tracelake.delivery import process as delivery_process
 from tracelake.dispatcher import process as dispatcher_process
 from tracelake.dispatcher.maintenance import loop, rotate_keys
+from tracelake.domain.flow.tiers import BUFFER_QUEUE
 from tracelake.domain.task import Backoff
-from tracelake.domain.tiers import BUFFER_QUEUE
 from tracelake.gateway import process as gateway_process
 from tracelake.operators.api.context import Resources, TaskApi
 from tracelake.operators.api.outcome import Outcome

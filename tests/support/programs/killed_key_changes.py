@@ -20,7 +20,7 @@ from typing import Any
 
 import asyncpg
 
-from tests.support.tokens import CLAIMS, Clock
+from tests.support.identity.tokens import CLAIMS, Clock
 from tracelake.adapters.signer_pem import LOCK, PemSigner
 from tracelake.capability.claims import encode
 from tracelake.capability.verifier import Verifier

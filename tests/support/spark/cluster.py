@@ -21,7 +21,7 @@ from pathlib import Path
 import psutil
 
 from tests.support import ROOT
-from tests.support.service_tokens import TOKENS
+from tests.support.identity.service_tokens import TOKENS
 from tests.support.systems.walk import Walk
 from tests.support.waiting import SECONDS, wait_until
 from tracelake.lite.network_ports import free_port

@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 import msgspec
 
-from tests.support.service_tokens import AnyService
+from tests.support.identity.service_tokens import AnyService
 from tests.support.systems.processes import System, is_ready, url_of
 from tests.support.waiting import SECONDS, until
 from tracelake.runtime.http_client import AsyncClient

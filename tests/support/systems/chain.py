@@ -20,7 +20,7 @@ from tests.support.chain.proxies import CountingNode
 from tests.support.systems.walk import OnDispatcher
 from tests.support.waiting import until
 from tracelake.chain.nodes.rpc_pool import RpcPool
-from tracelake.domain.object_names import Folder
+from tracelake.domain.access.object_names import Folder
 from tracelake.operators.api.context import Resources
 from tracelake.operators.helpers.chain_tables import KEYS
 from tracelake.worker.run_task import Runner

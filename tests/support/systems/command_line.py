@@ -14,12 +14,12 @@ from pydantic import SecretStr
 
 from tests.support.dispatcher.control import control_for
 from tests.support.dispatcher.job_chain import claimed, completion
+from tests.support.identity.service_tokens import TOKENS
 from tests.support.loop_thread import LoopThread
-from tests.support.service_tokens import TOKENS
 from tests.support.systems.gateway import people
 from tracelake.dispatcher.control import Control
 from tracelake.dispatcher.http.internal_routes import internal_api
-from tracelake.domain.seal import Seal, new_key, read_keys
+from tracelake.domain.access.seal import Seal, new_key, read_keys
 from tracelake.gateway.process import public_api
 from tracelake.lite.certificates import ensure_certificates
 from tracelake.lite.home import Home, ensure_issuer_key, public_pem

@@ -18,7 +18,7 @@ from uuid import UUID, uuid4
 import asyncpg
 import httpx
 
-from tests.support.service_tokens import AsGateway, as_service
+from tests.support.identity.service_tokens import AsGateway, as_service
 from tests.support.systems.gateway import System, over, system
 from tests.support.waiting import SECONDS, until
 from tracelake.data.delivery_items import Item, store_items

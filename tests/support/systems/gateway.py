@@ -14,12 +14,12 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from pydantic import SecretStr
 
 from tests.support.dispatcher.control import control_for
+from tests.support.identity.service_tokens import TOKENS, AnyService, store_service_tokens
 from tests.support.operators import registered
-from tests.support.service_tokens import TOKENS, AnyService, store_service_tokens
 from tracelake.dispatcher.control import Control
 from tracelake.dispatcher.http.internal_routes import internal_api
+from tracelake.domain.access.seal import Seal
 from tracelake.domain.dag.catalog import OperatorSpec
-from tracelake.domain.seal import Seal
 from tracelake.gateway.process import public_api
 from tracelake.lite.home import public_pem
 from tracelake.lite.user_token import mint_user_token

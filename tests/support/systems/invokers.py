@@ -11,8 +11,8 @@ from typing import Any
 
 import msgspec
 
+from tests.support.aws.lambda_server import FUNCTION, LambdaServer, running_lambda
 from tests.support.dispatcher.control import Org
-from tests.support.lambda_server import FUNCTION, LambdaServer, running_lambda
 from tests.support.systems.runner import INVOKE_TOKEN, RunnerSystem, invocation
 from tracelake.adapters.invoker_http import HttpInvoker
 from tracelake.adapters.invoker_lambda import LambdaInvoker

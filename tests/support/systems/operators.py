@@ -14,9 +14,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tests.support.systems.walk import OnDispatcher, walking, working
+from tracelake.domain.access.object_names import Folder
 from tracelake.domain.dag.catalog import OperatorSpec, checked_by, every_input
 from tracelake.domain.dag.model import Storage
-from tracelake.domain.object_names import Folder
 from tracelake.domain.ranges import Range
 from tracelake.operators.api.context import Resources, TaskContext
 from tracelake.operators.api.outcome import OperatorConfig, Outcome

@@ -26,7 +26,7 @@ import httpx
 from tests.support import ROOT
 from tests.support.child_process import program
 from tests.support.faults.backends import Faults
-from tests.support.service_tokens import TOKENS, AnyService, local_tokens
+from tests.support.identity.service_tokens import TOKENS, AnyService, local_tokens
 from tests.support.waiting import SECONDS, until
 from tracelake.adapters.objects_disk import DiskObjects
 from tracelake.lite.certificates import ensure_certificates

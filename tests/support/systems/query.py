@@ -22,8 +22,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from pydantic import SecretStr
 
 from tests.support.dispatcher.control import Org, an_org, deployed_and_active
+from tests.support.identity.service_tokens import TOKENS, AsGateway, as_service
 from tests.support.operators import registered
-from tests.support.service_tokens import TOKENS, AsGateway, as_service
 from tests.support.systems.operators import Numbers, OperatorSystem, operator, operator_system
 from tests.support.systems.walk import working
 from tests.support.verbs import trigger
@@ -35,8 +35,8 @@ from tracelake.lite.home import public_pem
 from tracelake.lite.user_token import mint_user_token
 from tracelake.operators.api.outcome import OperatorConfig as NoConfig
 from tracelake.query.process import serving
-from tracelake.query.sessions import Sessions
-from tracelake.query.spark import QuerySpark
+from tracelake.query.spark.jvm import QuerySpark
+from tracelake.query.spark.sessions import Sessions
 from tracelake.runtime.http_client import AsyncClient
 from tracelake.runtime.listeners import Listener, open_listeners
 from tracelake.runtime.metrics import Metrics

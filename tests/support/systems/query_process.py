@@ -12,7 +12,7 @@ import httpx
 from pydantic import SecretStr
 
 from tests.support.child_process import trace_process
-from tests.support.service_tokens import TOKENS, as_gateway
+from tests.support.identity.service_tokens import TOKENS, as_gateway
 from tests.support.systems.processes import is_ready
 from tests.support.systems.query import QuerySystem
 from tests.support.waiting import SECONDS, until

@@ -21,7 +21,7 @@ from aiohttp import web
 from pydantic import SecretStr
 
 from tests.support.dispatcher.control import Org, deployed_and_active
-from tests.support.service_tokens import TOKENS
+from tests.support.identity.service_tokens import TOKENS
 from tests.support.systems.walk import OnDispatcher, Walk, walking
 from tests.support.udf.bundles import zipped
 from tests.support.waiting import SECONDS

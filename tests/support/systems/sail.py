@@ -16,13 +16,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tracelake.adapters.objects_disk import DiskObjects
-from tracelake.domain.object_names import Folder, ObjectName
+from tracelake.domain.access.object_names import Folder, ObjectName
 from tracelake.domain.sql.gate import CheckedSql, check_sql
 from tracelake.ports import ObjectStore
 from tracelake.query.checked_query import Caller, CheckedQuery, ColdFiles, Relation
 from tracelake.query.sail.engine import SailEngine
 from tracelake.query.sail.server import SailServer
-from tracelake.query.sail.translate import ForSail
+from tracelake.query.sail.translate.translate import ForSail
 from tracelake.runtime.metrics import Metrics
 from tracelake.settings import QuerySettings
 from tracelake.wire.task.markers import ColumnEntry

@@ -15,16 +15,16 @@ import httpx
 from pydantic import SecretStr
 
 from tests.support.dispatcher.control import Org
-from tests.support.service_tokens import TOKENS, proven_user
+from tests.support.identity.service_tokens import TOKENS, proven_user
 from tests.support.systems.walk import Walk, walking
 from tests.support.verbs import trigger
 from tests.support.waiting import SECONDS, until
 from tracelake.delivery.routes import delivery_api
-from tracelake.domain.service_tokens import Listener as ListenerName
-from tracelake.domain.service_tokens import derive_token
+from tracelake.domain.access.service_tokens import Listener as ListenerName
+from tracelake.domain.access.service_tokens import derive_token
 from tracelake.errors import SetupError
 from tracelake.query.process import serving
-from tracelake.query.spark import QuerySpark, query_options
+from tracelake.query.spark.jvm import QuerySpark, query_options
 from tracelake.runtime.http_client import AsyncClient
 from tracelake.runtime.listeners import Listener, open_listeners
 from tracelake.runtime.metrics import Metrics

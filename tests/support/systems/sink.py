@@ -25,8 +25,8 @@ from tests.support.systems.walk import OnDispatcher, walking
 from tests.support.verbs import trigger
 from tracelake.data.buffered.stage_batches import BatchLimits
 from tracelake.dispatcher.dags.deploy import Deployed
-from tracelake.domain.object_names import Folder, ObjectName
-from tracelake.domain.storage_locations import buffer_folder
+from tracelake.domain.access.object_names import Folder, ObjectName
+from tracelake.domain.access.storage_locations import buffer_folder
 from tracelake.sink.drain import Sink
 from tracelake.sink.write import Writer
 from tracelake.wire.task.buffers import BufferPublishRequest

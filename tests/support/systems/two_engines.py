@@ -20,8 +20,8 @@ from tests.support.systems.sail import SailSystem, sail_system
 from tracelake.domain.sql.gate import check_sql
 from tracelake.errors import InvalidSql
 from tracelake.query.engine import CannotRun
-from tracelake.query.sail.translate import translated
-from tracelake.query.sail.types import NotOnSail
+from tracelake.query.sail.translate.translate import translated
+from tracelake.query.sail.translate.types import NotOnSail
 from tracelake.spark.plan_check import check_plan
 
 if TYPE_CHECKING:

@@ -20,8 +20,8 @@ import psycopg
 from pydantic import SecretStr
 
 from tests.support import ROOT
+from tests.support.aws.lambda_server import LambdaServer
 from tests.support.dispatcher.control import deployed_and_active
-from tests.support.lambda_server import LambdaServer
 from tests.support.systems.invokers import lambda_settings
 from tests.support.systems.runner import HELPERS, INVOKE_TOKEN, settings_for
 from tests.support.systems.sink import SinkSystem

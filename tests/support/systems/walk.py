@@ -16,7 +16,7 @@ from uuid import UUID, uuid4
 import httpx
 
 from tests.support.dispatcher.control import Org, an_org, control_for, deployed_and_active
-from tests.support.service_tokens import AnyService, store_service_tokens
+from tests.support.identity.service_tokens import AnyService, store_service_tokens
 from tests.support.verbs import trigger
 from tests.support.waiting import SECONDS, until
 from tracelake.capability.verifier import Verifier
@@ -24,7 +24,7 @@ from tracelake.dispatcher.control import Control
 from tracelake.dispatcher.dags.deploy import Deployed
 from tracelake.dispatcher.process import dispatching
 from tracelake.dispatcher.runtimes.known import INVOKERS
-from tracelake.domain.seal import Seal
+from tracelake.domain.access.seal import Seal
 from tracelake.lite.certificates import ensure_certificates
 from tracelake.operators.api.context import Resources, TaskApi
 from tracelake.operators.api.outcome import Outcome

@@ -12,16 +12,16 @@ from pathlib import Path
 import asyncpg
 from pydantic import SecretStr
 
-from tests.support.service_tokens import AsGateway, as_service
+from tests.support.identity.service_tokens import AsGateway, as_service
 from tests.support.systems.gateway import System, over, system
 from tests.support.waiting import SECONDS
 from tracelake.delivery.routes import delivery_api
 from tracelake.dispatcher.http.internal_routes import internal_api
-from tracelake.domain.seal import Seal, new_key, read_keys
+from tracelake.domain.access.seal import Seal, new_key, read_keys
 from tracelake.gateway.process import public_api
 from tracelake.lite.certificates import ensure_certificates
 from tracelake.query.process import serving
-from tracelake.query.spark import QuerySpark, query_options
+from tracelake.query.spark.jvm import QuerySpark, query_options
 from tracelake.runtime.http_client import AsyncClient
 from tracelake.runtime.metrics import Metrics
 from tracelake.settings import DataSettings, Settings, TlsSettings, load_settings

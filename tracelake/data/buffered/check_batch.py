@@ -20,7 +20,7 @@ from tracelake.data.buffered.batch_fault import BatchFault
 from tracelake.data.buffered.types import decimal_text, digits, form_of, to_arrow
 from tracelake.data.buffered.unpack_batch import unpack_arrow, unpack_parquet
 from tracelake.domain.buffered import Column, Declaration
-from tracelake.domain.suggest import closest
+from tracelake.domain.text.suggest import closest
 
 JSON_LINES: Final = frozenset({"application/jsonl", "application/x-ndjson", "application/x-jsonlines"})
 PARQUET: Final = frozenset({"application/vnd.apache.parquet", "application/x-parquet"})

@@ -11,8 +11,8 @@ import psycopg
 
 from tracelake.data.postgres.source import read_postgres
 from tracelake.data.statements import statements
+from tracelake.domain.access.storage_locations import buffered_table
 from tracelake.domain.buffered import SPARK_TYPES, from_json
-from tracelake.domain.storage_locations import buffered_table
 from tracelake.wire.task.markers import ColumnEntry
 
 if TYPE_CHECKING:

@@ -18,8 +18,8 @@ from tracelake.data.buffered.types import staged_column
 from tracelake.data.postgres.secret_dsn import SecretDsn
 from tracelake.data.postgres.sql_text import RequestedColumn
 from tracelake.data.postgres.worker_connection import driver_errors, open_session
+from tracelake.domain.access.object_names import ObjectName
 from tracelake.domain.buffered import Declaration
-from tracelake.domain.object_names import ObjectName
 from tracelake.errors import BadInput, NotFound, TraceError
 from tracelake.ports import ObjectStore
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
-from tracelake.domain.object_names import Folder, ObjectName
+from tracelake.domain.access.object_names import Folder, ObjectName
 from tracelake.ports import ObjectStore
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from uuid import uuid4
 
 from tracelake.data.files.addresses import Addresses
 from tracelake.data.files.column_hashes import Hashes, column_hashes
-from tracelake.domain.object_names import Folder
+from tracelake.domain.access.object_names import Folder
 from tracelake.domain.ranges import Range, format_file_part
 from tracelake.errors import ObjectExists, TraceError
 from tracelake.ports import ObjectStore

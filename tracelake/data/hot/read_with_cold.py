@@ -18,7 +18,7 @@ from tracelake.data.hot.reader import number_of, source_options, spark_schema
 from tracelake.data.hot.view import HotView
 from tracelake.data.postgres.secret_dsn import SecretDsn
 from tracelake.data.postgres.source import PostgresReader
-from tracelake.domain.object_names import ObjectName
+from tracelake.domain.access.object_names import ObjectName
 from tracelake.domain.ranges import Range, intersect, subtract
 from tracelake.ports import ObjectStore
 

@@ -3,7 +3,7 @@
 The order is: read a view of the range (`hot/view.py`), write Parquet, commit it, and only then call `mark_compacted`
 with that view's `up_to_seq` and the number of the commit. A block rewritten in between has a higher seq and stays hot.
 A compaction that ends before it marks leaves everything hot, which is correct and only takes space. Of two that read
-one range at once only the first is committed: `dispatcher/tasks/check_replacement.py` refuses the other.
+one range at once only the first is committed: `dispatcher/tasks/completion/check_replacement.py` refuses the other.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from msgspec import UNSET
 
 from tracelake.dispatcher.alerts.show import channel_names, no_alert, show_alert
 from tracelake.domain.alerts import MOST_DEFINITIONS
-from tracelake.domain.suggest import closest
+from tracelake.domain.text.suggest import closest
 from tracelake.errors import Conflict, InvalidRequest
 from tracelake.store.identity import User
 from tracelake.store.queries import Connection, queries

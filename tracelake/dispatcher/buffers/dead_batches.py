@@ -14,8 +14,8 @@ from uuid import UUID
 import asyncpg
 
 from tracelake.dispatcher.signal import Signal
-from tracelake.domain.object_names import ObjectName
-from tracelake.domain.storage_locations import buffer_folder, repaired_name
+from tracelake.domain.access.object_names import ObjectName
+from tracelake.domain.access.storage_locations import buffer_folder, repaired_name
 from tracelake.errors import Conflict, NotFound, ObjectExists
 from tracelake.ports import ObjectStore
 from tracelake.runtime.crash_points import crash_point

@@ -16,9 +16,9 @@ import msgspec
 
 from tracelake.capability.claims import Claims
 from tracelake.dispatcher.signal import Signal
-from tracelake.domain.grants import GrantedDataset
-from tracelake.domain.object_names import Folder, ObjectName
-from tracelake.domain.storage_locations import buffer_folder, shared_buffer_folder
+from tracelake.domain.access.grants import GrantedDataset
+from tracelake.domain.access.object_names import Folder, ObjectName
+from tracelake.domain.access.storage_locations import buffer_folder, shared_buffer_folder
 from tracelake.errors import Conflict, Forbidden, InvalidRequest, NotFound
 from tracelake.ports import ObjectStore
 from tracelake.runtime.crash_points import crash_point

@@ -10,8 +10,8 @@ from contextlib import suppress
 import asyncpg
 import msgspec
 
-from tracelake.domain.object_names import ObjectName
-from tracelake.domain.storage_locations import buffer_folder, shared_buffer_folder
+from tracelake.domain.access.object_names import ObjectName
+from tracelake.domain.access.storage_locations import buffer_folder, shared_buffer_folder
 from tracelake.errors import InvalidRequest
 from tracelake.store.queries import queries
 from tracelake.wire.task.buffers import BufferAnswer, BufferRecord, BufferRequest, BufferTable

@@ -16,9 +16,9 @@ from uuid import UUID
 import asyncpg
 
 from tracelake.dispatcher.bundles.list import Bundle, bundle_answer, find_by_hash, get_bundle
+from tracelake.domain.access.object_names import ObjectName
+from tracelake.domain.access.storage_locations import bundle_folder
 from tracelake.domain.bundle.rules import BundleLimits, check, entry_points
-from tracelake.domain.object_names import ObjectName
-from tracelake.domain.storage_locations import bundle_folder
 from tracelake.errors import Conflict, InvalidBundle, InvalidRequest, NotFound, ObjectExists
 from tracelake.ports import ObjectStore
 from tracelake.store.identity import User

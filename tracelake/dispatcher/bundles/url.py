@@ -20,7 +20,7 @@ from uuid import UUID
 import asyncpg
 
 from tracelake.dispatcher.bundles.list import find_by_hash
-from tracelake.domain.object_names import ObjectName
+from tracelake.domain.access.object_names import ObjectName
 from tracelake.errors import Forbidden, NotFound
 from tracelake.ports import ObjectStore
 from tracelake.store.clock import DatabaseClock

@@ -1,7 +1,8 @@
 """Creates temporary credentials for the object store: for the folders of the task's token, and never for longer.
 
-The policy is derived from the token alone (`domain/session_policy.py`), not from the request. STS is called between two
-checks of the lease, without a connection: credentials that arrive after the attempt has ended are discarded.
+The policy is derived from the token alone (`domain/access/session_policy.py`), not from the request. STS is called
+between two checks of the lease, without a connection: credentials that arrive after the attempt has ended are
+discarded.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ import asyncpg
 import structlog
 
 from tracelake.capability.claims import Claims
-from tracelake.domain.grants import StorageGrant
-from tracelake.domain.session_policy import session_policy
+from tracelake.domain.access.grants import StorageGrant
+from tracelake.domain.access.session_policy import session_policy
 from tracelake.errors import Conflict, Forbidden
 from tracelake.ports import CredentialMinter, SessionKeys
 from tracelake.settings import CredentialSettings, ObjectSettings

@@ -20,6 +20,7 @@ from tracelake.dispatcher.dags.basis import Generations, find_basis
 from tracelake.dispatcher.dags.catalog import Published, catalog, operators
 from tracelake.dispatcher.dags.columns_read import columns_read
 from tracelake.dispatcher.dags.proposals import proposal_warnings
+from tracelake.domain.access.storage_locations import buffered_table, generation_folder
 from tracelake.domain.dag.catalog import Catalog, RuntimeSpec, Wired
 from tracelake.domain.dag.hashes import (
     BUFFERED,
@@ -48,7 +49,6 @@ from tracelake.domain.ids import (
     job_id,
 )
 from tracelake.domain.sources.decide_slots import Overlap
-from tracelake.domain.storage_locations import buffered_table, generation_folder
 from tracelake.errors import Conflict, InvalidRequest, Problem
 from tracelake.runtime.crash_points import crash_point
 from tracelake.store.identity import User

@@ -15,7 +15,7 @@ from uuid import UUID
 import asyncpg
 
 from tracelake.dispatcher.datasets.partitions import ColdCopy, Partition, cold_copies, refuse_removed
-from tracelake.domain.pressure import Priority
+from tracelake.domain.flow.pressure import Priority
 from tracelake.errors import InvalidRequest, LeaseLost, NotFound
 from tracelake.store.identity import User
 from tracelake.store.queries import Row, fetch_rows, queries

@@ -1,6 +1,6 @@
 """Pauses jobs upstream of a queue that is too long or too old, and releases what waited when it is short again.
 
-The pauses are derived from the queues in every pass (`domain/pressure.py`), so none can be left over: whatever was
+The pauses are derived from the queues in every pass (`domain/flow/pressure.py`), so none can be left over: whatever was
 lost, the next pass sets them right. Routing holds what would become tasks of a paused job (`store/sql/route.sql`,
 `complete.sql`); a pass releases it in order, a batch for each job.
 """
@@ -16,8 +16,8 @@ import structlog
 
 from tracelake.dispatcher.dags.catalog import operators
 from tracelake.dispatcher.signal import AfterCommit
+from tracelake.domain.flow.pressure import Load, Priority, Threshold, Trip, TripKey, pauses, trips
 from tracelake.domain.ids import JobId
-from tracelake.domain.pressure import Load, Priority, Threshold, Trip, TripKey, pauses, trips
 from tracelake.domain.task import NEW, TaskState
 from tracelake.runtime.crash_points import crash_point
 from tracelake.settings import FlowSettings

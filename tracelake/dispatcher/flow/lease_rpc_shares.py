@@ -1,4 +1,4 @@
-"""Leases shares of the limits of pools of nodes to a worker (`domain/rpc_shares.py` decides), or takes them back."""
+"""Leases shares of the limits of node pools to a worker (`domain/flow/rpc_shares.py` decides), or takes them back."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import asyncpg
 
 from tracelake.dispatcher.events.new_events import transposed
-from tracelake.domain.rpc_shares import Grant, Holding, Limit, grant
+from tracelake.domain.flow.rpc_shares import Grant, Holding, Limit, grant
 from tracelake.errors import Conflict, InvalidRequest
 from tracelake.store.queries import Connection, Row, fetch_rows, queries
 from tracelake.wire.internal.rpc_shares import PoolUse, RpcShare, RpcSharesAnswer, RpcSharesRequest

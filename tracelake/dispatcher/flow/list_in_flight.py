@@ -7,7 +7,7 @@ from uuid import UUID
 import asyncpg
 from msgspec.structs import asdict
 
-from tracelake.domain.org_limits import LimitName
+from tracelake.domain.flow.org_limits import LimitName
 from tracelake.store.queries import Row, fetch_row, fetch_rows, queries
 from tracelake.wire.user.dags import InFlight, InFlightList, RpcPoolUse
 from tracelake.wire.user.limits import LimitUse

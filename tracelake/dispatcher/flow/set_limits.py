@@ -7,8 +7,8 @@ from collections.abc import Mapping
 import asyncpg
 
 from tracelake.dispatcher.dags.catalog import operators as catalog_operators
-from tracelake.domain.org_limits import LIMIT_NAMES
-from tracelake.domain.suggest import closest
+from tracelake.domain.flow.org_limits import LIMIT_NAMES
+from tracelake.domain.text.suggest import closest
 from tracelake.errors import SettingsError
 from tracelake.settings import LimitSettings, OperatorSettings, RuntimeSettings
 from tracelake.settings.limits import NO_LIMITS

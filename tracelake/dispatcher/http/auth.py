@@ -10,8 +10,8 @@ from starlette.requests import Request
 from tracelake.capability.claims import Claims
 from tracelake.capability.verifier import Verifier
 from tracelake.dispatcher.identity.known_tokens import KnownTokens
-from tracelake.domain.grants import ALWAYS
-from tracelake.domain.service_tokens import hash_token, proven_until
+from tracelake.domain.access.grants import ALWAYS
+from tracelake.domain.access.service_tokens import hash_token, proven_until
 from tracelake.errors import Forbidden, ServiceUnavailable, Unauthenticated
 from tracelake.store.identity import User, find_user
 from tracelake.wire.calls.user_calls import USER

@@ -11,7 +11,7 @@ from tracelake.capability.claims import Claims
 from tracelake.capability.verifier import Verifier
 from tracelake.dispatcher.control import Control
 from tracelake.dispatcher.http.auth import judged
-from tracelake.dispatcher.tasks.complete import Completer
+from tracelake.dispatcher.tasks.completion.complete import Completer
 from tracelake.dispatcher.tasks.names import fields
 from tracelake.errors import TraceError, Unavailable
 from tracelake.runtime.logs import is_debugging, log_fields

@@ -28,7 +28,7 @@ from tracelake.dispatcher.identity.tokens import create_token, list_tokens, revo
 from tracelake.dispatcher.limits.set_org_limits import set_org_limits
 from tracelake.dispatcher.limits.show_org_limits import show_org_limits
 from tracelake.dispatcher.limits.show_org_usage import show_org_usage
-from tracelake.domain.seal import Seal
+from tracelake.domain.access.seal import Seal
 from tracelake.store.identity import User
 from tracelake.wire.user.secrets import SecretKind
 

@@ -8,7 +8,7 @@ import asyncpg
 
 from tracelake.dispatcher.identity.administer import administer
 from tracelake.dispatcher.identity.show_roles import list_roles, show_role
-from tracelake.domain.subjects import compare_key, why_no_name
+from tracelake.domain.access.subjects import compare_key, why_no_name
 from tracelake.errors import Conflict, InvalidRequest
 from tracelake.store.identity import User
 from tracelake.store.queries import queries

@@ -15,7 +15,7 @@ from uuid import UUID
 import asyncpg
 
 from tracelake.dispatcher.signal import Changed
-from tracelake.domain.service_tokens import ANY_LISTENER
+from tracelake.domain.access.service_tokens import ANY_LISTENER
 from tracelake.store.queries import Row, fetch_rows, queries
 from tracelake.wire.service.gate import ServiceCaller
 

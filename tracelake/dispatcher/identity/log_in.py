@@ -12,7 +12,7 @@ from uuid import UUID
 import asyncpg
 import structlog
 
-from tracelake.domain.subjects import compare_key, why_no_email, why_no_subject
+from tracelake.domain.access.subjects import compare_key, why_no_email, why_no_subject
 from tracelake.settings import LoginRule
 from tracelake.store.identity import find_user
 from tracelake.store.login_rules import unusable_rules, why_unusable

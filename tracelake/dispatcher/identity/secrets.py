@@ -8,9 +8,10 @@ import asyncpg
 
 from tracelake.dispatcher.identity.administer import administer
 from tracelake.dispatcher.identity.stored_secrets import bound_to
-from tracelake.domain.seal import Seal
+from tracelake.domain.access.seal import Seal
 from tracelake.errors import Conflict, InvalidRequest, NotFound
-from tracelake.settings import hook_secrets, job_secrets
+from tracelake.settings.secrets import hooks as hook_secrets
+from tracelake.settings.secrets import jobs as job_secrets
 from tracelake.store.identity import User
 from tracelake.store.queries import Queryable, queries
 from tracelake.wire.user.secrets import SecretKind, SecretList, SecretRemoved, SecretRow, SecretSet

@@ -9,8 +9,8 @@ import asyncpg
 import msgspec
 
 from tracelake.dispatcher.signal import Changed
-from tracelake.domain.service_tokens import new_service_token, token_hashes
-from tracelake.domain.suggest import closest
+from tracelake.domain.access.service_tokens import new_service_token, token_hashes
+from tracelake.domain.text.suggest import closest
 from tracelake.errors import Conflict, InvalidRequest, NotFound
 from tracelake.settings import RuntimeSettings
 from tracelake.store.queries import Queryable, queries

@@ -12,7 +12,7 @@ import asyncpg
 from tracelake.dispatcher.datasets.show import find_dataset
 from tracelake.dispatcher.identity.administer import administer
 from tracelake.dispatcher.identity.show_roles import list_roles
-from tracelake.domain.suggest import closest
+from tracelake.domain.text.suggest import closest
 from tracelake.errors import Conflict, InvalidRequest, NotFound
 from tracelake.store.identity import User
 from tracelake.store.queries import Connection, Queryable, Row, fetch_row, queries

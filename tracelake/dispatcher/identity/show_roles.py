@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from uuid import UUID
 
-from tracelake.domain.suggest import closest
+from tracelake.domain.text.suggest import closest
 from tracelake.errors import NotFound
 from tracelake.store.queries import Queryable, queries
 from tracelake.wire.user.identity import RoleList, RoleRow

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from uuid import UUID
 
-from tracelake.domain.seal import Seal
-from tracelake.settings.hook_secrets import split_secrets
+from tracelake.domain.access.seal import Seal
+from tracelake.settings.secrets.hooks import split_secrets
 from tracelake.store.queries import Queryable, queries
 from tracelake.wire.user.secrets import SecretKind
 

@@ -7,8 +7,8 @@ import secrets
 import asyncpg
 import msgspec
 
-from tracelake.domain.service_tokens import hash_token
-from tracelake.domain.subjects import USER_TOKEN
+from tracelake.domain.access.service_tokens import hash_token
+from tracelake.domain.access.subjects import USER_TOKEN
 from tracelake.errors import Conflict, Forbidden, InvalidRequest, NotFound
 from tracelake.store.identity import User
 from tracelake.store.queries import Queryable, queries

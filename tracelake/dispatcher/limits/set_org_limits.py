@@ -7,8 +7,8 @@ import asyncpg
 from tracelake.dispatcher.limits.measure_storage import measure_storage
 from tracelake.dispatcher.limits.show_org_limits import show_org_limits
 from tracelake.dispatcher.signal import AfterCommit
-from tracelake.domain.org_limits import LIMIT_NAMES, LIMITS, MOST
-from tracelake.domain.suggest import closest
+from tracelake.domain.flow.org_limits import LIMIT_NAMES, LIMITS, MOST
+from tracelake.domain.text.suggest import closest
 from tracelake.errors import InvalidRequest, NotFound
 from tracelake.store.identity import User
 from tracelake.store.queries import queries

@@ -8,7 +8,7 @@ from uuid import UUID
 from msgspec.structs import replace
 
 from tracelake.dispatcher.identity.show_orgs import show_org
-from tracelake.domain.org_limits import LIMITS, LimitName
+from tracelake.domain.flow.org_limits import LIMITS, LimitName
 from tracelake.store.queries import Queryable, Row, fetch_rows, queries
 from tracelake.wire.user.limits import LimitRow, OrgLimits
 

@@ -9,7 +9,7 @@ import asyncpg
 
 from tracelake.dispatcher.identity.show_orgs import show_org
 from tracelake.dispatcher.limits.show_org_limits import limits_of
-from tracelake.domain.org_limits import LimitName
+from tracelake.domain.flow.org_limits import LimitName
 from tracelake.errors import NotFound
 from tracelake.store.identity import User
 from tracelake.store.queries import Row, fetch_rows, queries

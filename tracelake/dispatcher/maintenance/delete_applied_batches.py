@@ -12,7 +12,7 @@ from uuid import UUID
 import asyncpg
 
 from tracelake.dispatcher.maintenance.loop import Periodic
-from tracelake.domain.object_names import ObjectName
+from tracelake.domain.access.object_names import ObjectName
 from tracelake.errors import InvalidRequest
 from tracelake.ports import ObjectStore
 from tracelake.runtime.crash_points import crash_point

@@ -18,7 +18,7 @@ from uuid import UUID
 import asyncpg
 
 from tracelake.dispatcher.maintenance.loop import Periodic
-from tracelake.domain.object_names import Folder, ObjectName
+from tracelake.domain.access.object_names import Folder, ObjectName
 from tracelake.ports import ObjectStore
 from tracelake.store.queries import queries
 

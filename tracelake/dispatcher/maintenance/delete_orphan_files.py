@@ -18,8 +18,8 @@ import asyncpg
 
 from tracelake.dispatcher.maintenance.delete_applied_batches import AppliedBatch
 from tracelake.dispatcher.maintenance.loop import Periodic
-from tracelake.domain.object_names import Folder, ObjectName
-from tracelake.domain.storage_locations import buffer_folder, repaired_name, scratch_folder, shared_buffer_folder
+from tracelake.domain.access.object_names import Folder, ObjectName
+from tracelake.domain.access.storage_locations import buffer_folder, repaired_name, scratch_folder, shared_buffer_folder
 from tracelake.ports import ObjectStore
 from tracelake.runtime.crash_points import crash_point
 from tracelake.store.files_lock import may_delete_files

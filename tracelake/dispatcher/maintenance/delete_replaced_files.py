@@ -18,7 +18,7 @@ import asyncpg
 import structlog
 
 from tracelake.dispatcher.maintenance.loop import Periodic
-from tracelake.domain.object_names import Folder, ObjectName
+from tracelake.domain.access.object_names import Folder, ObjectName
 from tracelake.errors import InvalidRequest
 from tracelake.ports import ObjectStore
 from tracelake.runtime.crash_points import crash_point

@@ -16,7 +16,7 @@ from uuid import UUID
 import asyncpg
 
 from tracelake.dispatcher.maintenance.loop import Periodic
-from tracelake.domain.object_names import ObjectName
+from tracelake.domain.access.object_names import ObjectName
 from tracelake.ports import ObjectStore
 from tracelake.store.files_lock import may_delete_files
 from tracelake.store.queries import Connection, Row, fetch_rows, queries

@@ -8,7 +8,7 @@ import asyncpg
 import structlog
 
 from tracelake.dispatcher.signal import AfterCommit
-from tracelake.dispatcher.tasks.report_failure import FailedAttempt, report_final_failure
+from tracelake.dispatcher.tasks.completion.report_failure import FailedAttempt, report_final_failure
 from tracelake.domain.task import TaskState
 from tracelake.runtime.crash_points import crash_point
 from tracelake.store.queries import fetch_rows, queries

@@ -22,9 +22,9 @@ from tracelake.dispatcher.events.new_events import NewEvent, transposed
 from tracelake.dispatcher.maintenance.loop import Periodic
 from tracelake.dispatcher.signal import Signal
 from tracelake.domain.event import Event, read_scope
+from tracelake.domain.flow.pressure import Priority
+from tracelake.domain.flow.tiers import queue_of_tier
 from tracelake.domain.ids import DatasetId, DatasetVersion, TaskId
-from tracelake.domain.pressure import Priority
-from tracelake.domain.tiers import queue_of_tier
 from tracelake.ports import Queue
 from tracelake.runtime.crash_points import crash_point
 from tracelake.settings import LoopSettings, RuntimeSettings

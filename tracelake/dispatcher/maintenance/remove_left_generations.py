@@ -20,7 +20,7 @@ import asyncpg
 
 from tracelake.dispatcher.maintenance.delete_replaced_files import list_named_files
 from tracelake.dispatcher.maintenance.loop import Periodic
-from tracelake.domain.object_names import Folder, ObjectName
+from tracelake.domain.access.object_names import Folder, ObjectName
 from tracelake.ports import ObjectStore
 from tracelake.runtime.crash_points import crash_point
 from tracelake.store.files_lock import may_delete_files

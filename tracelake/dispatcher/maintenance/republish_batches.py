@@ -13,7 +13,7 @@ import asyncpg
 
 from tracelake.dispatcher.maintenance.loop import Periodic
 from tracelake.dispatcher.signal import Signal
-from tracelake.domain.tiers import BUFFER_QUEUE
+from tracelake.domain.flow.tiers import BUFFER_QUEUE
 from tracelake.ports import Queue
 from tracelake.runtime.crash_points import crash_point
 from tracelake.store.queries import queries

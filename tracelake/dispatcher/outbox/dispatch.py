@@ -16,9 +16,9 @@ import asyncpg
 import msgspec
 
 from tracelake.dispatcher.signal import Signal
-from tracelake.domain.pressure import Priority
+from tracelake.domain.flow.pressure import Priority
+from tracelake.domain.flow.tiers import queue_of_tier
 from tracelake.domain.task import Backoff, retry_delay
-from tracelake.domain.tiers import queue_of_tier
 from tracelake.errors import Unavailable
 from tracelake.ports import Group, Outgoing, Queue
 from tracelake.runtime.crash_points import crash_point

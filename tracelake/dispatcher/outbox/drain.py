@@ -16,7 +16,7 @@ import msgspec
 from tracelake.dispatcher.events.route import BATCH, HOLD, Routed, Router
 from tracelake.dispatcher.outbox.dispatch import EntryDispatcher, OutboxEntry, WakeUp
 from tracelake.dispatcher.outbox.wake_ups import WakeUps
-from tracelake.domain.tiers import BUFFER_QUEUE
+from tracelake.domain.flow.tiers import BUFFER_QUEUE
 from tracelake.runtime.crash_points import crash_point
 from tracelake.store.queries import Row, fetch_row, fetch_rows, queries
 

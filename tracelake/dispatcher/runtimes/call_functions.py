@@ -24,12 +24,12 @@ from tracelake.capability.log_context import task_fields
 from tracelake.dispatcher.replicas import host_of, is_alive
 from tracelake.dispatcher.signal import Signal
 from tracelake.dispatcher.tasks.claim import Claimer
-from tracelake.dispatcher.tasks.complete import Completer
+from tracelake.dispatcher.tasks.completion.complete import Completer
+from tracelake.dispatcher.tasks.completion.report_failure import FailedAttempt, report_final_failure
 from tracelake.dispatcher.tasks.renew_lease import Beat, Renewer
-from tracelake.dispatcher.tasks.report_failure import FailedAttempt, report_final_failure
-from tracelake.domain.pressure import Priority
+from tracelake.domain.flow.pressure import Priority
+from tracelake.domain.flow.tiers import TierShares
 from tracelake.domain.task import TaskState
-from tracelake.domain.tiers import TierShares
 from tracelake.errors import BadInput, Refused, Unavailable
 from tracelake.ports import Invoked, Invoker, Places
 from tracelake.runtime.crash_points import crash_point

@@ -19,9 +19,9 @@ from tracelake.capability.claims import decode
 from tracelake.capability.jws import parse_token
 from tracelake.capability.log_context import task_fields
 from tracelake.dispatcher.tasks.claim import Claimer
-from tracelake.dispatcher.tasks.complete import Completer
-from tracelake.dispatcher.tasks.complete_batch import complete_in_transaction
-from tracelake.dispatcher.tasks.completion import Completion, read_completion
+from tracelake.dispatcher.tasks.completion.complete import Completer
+from tracelake.dispatcher.tasks.completion.complete_batch import complete_in_transaction
+from tracelake.dispatcher.tasks.completion.completion import Completion, read_completion
 from tracelake.domain.task import TaskState
 from tracelake.errors import BadInput, Refused, Unavailable
 from tracelake.operators.registry import IN_PROCESS

@@ -20,12 +20,12 @@ import structlog
 from tracelake.dispatcher.identity.stored_secrets import Found, stored_secrets
 from tracelake.dispatcher.signal import AfterCommit
 from tracelake.dispatcher.sources.operators import makes_task
-from tracelake.domain.seal import Seal
+from tracelake.domain.access.seal import Seal
 from tracelake.domain.sources.signatures import BadSignature, HookScheme, Signed, check_time, verify
 from tracelake.errors import BodyTooLarge, InvalidRequest, ServiceUnavailable, Unauthenticated
 from tracelake.runtime.coalesce import Coalesced
 from tracelake.runtime.crash_points import crash_point
-from tracelake.settings.hook_secrets import hook_variable, split_secrets
+from tracelake.settings.secrets.hooks import hook_variable, split_secrets
 from tracelake.store.clock import DatabaseClock
 from tracelake.store.queries import Connection, Row, fetch_rows, queries
 

@@ -22,7 +22,7 @@ from tracelake.dispatcher.identity.stored_secrets import stored_secrets
 from tracelake.dispatcher.signal import AfterCommit
 from tracelake.dispatcher.tasks.grant import TokenMint
 from tracelake.dispatcher.tasks.names import TaskNames
-from tracelake.domain.seal import Seal
+from tracelake.domain.access.seal import Seal
 from tracelake.domain.task import TaskState, why_not_claimed
 from tracelake.runtime.coalesce import Coalesced
 from tracelake.runtime.crash_points import crash_point

@@ -9,11 +9,11 @@ from typing import Final
 from uuid import UUID
 
 from tracelake.capability.claims import Claims, mint, new_claims, renewal_due
+from tracelake.domain.access.grants import GrantedDataset, S3Prefixes
+from tracelake.domain.access.object_names import SCHEME, Folder
+from tracelake.domain.access.storage_locations import buffer_folder, scratch_folder, shared_buffer_folder
 from tracelake.domain.dag.model import Storage
-from tracelake.domain.grants import GrantedDataset, S3Prefixes
 from tracelake.domain.ids import Attempt, CommitNumber, DatasetId, DatasetName, DatasetVersion, OrgId, TaskId
-from tracelake.domain.object_names import SCHEME, Folder
-from tracelake.domain.storage_locations import buffer_folder, scratch_folder, shared_buffer_folder
 from tracelake.ports import Signer
 from tracelake.settings import TokenSettings
 from tracelake.store.clock import DatabaseClock

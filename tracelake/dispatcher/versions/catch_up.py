@@ -17,7 +17,7 @@ import asyncpg
 
 from tracelake.dispatcher.maintenance.loop import Work
 from tracelake.dispatcher.signal import AfterCommit
-from tracelake.dispatcher.tasks.commit_outputs import lock_commits
+from tracelake.dispatcher.tasks.completion.commit_outputs import lock_commits
 from tracelake.dispatcher.versions.reuse_outputs import Reused, ReuseOutputs
 from tracelake.dispatcher.versions.units import Place, Unit, columns, last_unit, list_units
 from tracelake.domain.task import NEW, TaskState

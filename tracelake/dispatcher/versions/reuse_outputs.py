@@ -21,11 +21,11 @@ import structlog
 
 from tracelake.dispatcher.dags.catalog import codes
 from tracelake.dispatcher.tasks.claim import INPUTS, NAMES, ClaimedTask
-from tracelake.dispatcher.tasks.complete import Announcer
-from tracelake.dispatcher.tasks.complete_batch import BatchOptions, BatchResult, complete_in_transaction
-from tracelake.dispatcher.tasks.completion import Completion, completion_of
+from tracelake.dispatcher.tasks.completion.complete import Announcer
+from tracelake.dispatcher.tasks.completion.complete_batch import BatchOptions, BatchResult, complete_in_transaction
+from tracelake.dispatcher.tasks.completion.completion import Completion, completion_of
+from tracelake.dispatcher.tasks.completion.verify_outputs import Schema
 from tracelake.dispatcher.tasks.grant import TokenMint
-from tracelake.dispatcher.tasks.verify_outputs import Schema
 from tracelake.domain.task import TaskState
 from tracelake.store.jobs import StoredJob, StoredOutput
 from tracelake.store.queries import Connection, Row, fetch_rows, queries

@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from uuid import UUID
 
-from tracelake.domain.suggest import closest, nearest
+from tracelake.domain.text.suggest import closest, nearest
 from tracelake.errors import Conflict, NotFound
 from tracelake.store.identity import User
 from tracelake.store.queries import Queryable, Row, fetch_rows, queries

@@ -20,7 +20,7 @@ from tracelake.domain.buffered import (
 from tracelake.domain.dag.form import Form, TextPattern, read_entries, refuse
 from tracelake.domain.dag.problems import NO_EFFECT, Problems
 from tracelake.domain.dag.yaml_nodes import Entries, Items, Node, Path, Scalar, Unreadable
-from tracelake.domain.suggest import closest
+from tracelake.domain.text.suggest import closest
 
 MARKS = frozenset({"storage", "write_mode", "columns", "unique_key", "indexes"})
 """What only a declaration has: an entry with one of these is one."""

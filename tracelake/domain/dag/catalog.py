@@ -10,7 +10,7 @@ from pydantic import BaseModel, ValidationError
 
 from tracelake.domain.buffered import Declaration
 from tracelake.domain.dag.model import Output, RunDefaults, SourceKind, Storage
-from tracelake.domain.validation_messages import invalid_fields
+from tracelake.domain.text.validation_messages import invalid_fields
 
 
 @dataclass(frozen=True, slots=True)

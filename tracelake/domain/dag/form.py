@@ -17,7 +17,7 @@ from tracelake.domain.cutover import Limit, read_limit
 from tracelake.domain.dag.fields import FIELDS
 from tracelake.domain.dag.problems import Problems
 from tracelake.domain.dag.yaml_nodes import Entries, Items, Node, Path, Scalar, Unreadable, kind_of, plain
-from tracelake.domain.suggest import nearest, snake_case
+from tracelake.domain.text.suggest import nearest, snake_case
 
 MAX_NAME = 128
 DAY = 86_400

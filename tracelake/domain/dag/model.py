@@ -10,8 +10,8 @@ from typing import Any, Final
 from tracelake.domain.buffered import Declaration
 from tracelake.domain.cutover import Limit
 from tracelake.domain.filter.tree import Filter
+from tracelake.domain.flow.pressure import Priority
 from tracelake.domain.ids import DagName, DatasetName, JobName, YamlHash
-from tracelake.domain.pressure import Priority
 from tracelake.domain.sources.decide_slots import Overlap
 from tracelake.domain.sources.schedule import Dst
 from tracelake.domain.sources.signatures import HookScheme

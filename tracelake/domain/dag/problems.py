@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from tracelake.domain.dag.yaml_nodes import Entries, Items, Mark, Node, Path, Unreadable, show_path
-from tracelake.domain.suggest import closest
+from tracelake.domain.text.suggest import closest
 from tracelake.errors import InvalidDag, Problem
 
 MAX_PROBLEMS = 100

@@ -28,8 +28,8 @@ from tracelake.domain.dag.read_source import SECRET, read_source
 from tracelake.domain.dag.yaml_nodes import Entries, Items, Node, Path, Scalar, Unreadable, plain
 from tracelake.domain.filter.parse import parse_where
 from tracelake.domain.filter.tree import Filter, InvalidFilter
+from tracelake.domain.flow.pressure import Priority
 from tracelake.domain.ids import DagName, JobName
-from tracelake.domain.pressure import Priority
 
 MAX_JOBS = 1_000
 MAX_OUTPUTS = 100

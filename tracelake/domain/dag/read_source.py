@@ -13,7 +13,7 @@ from tracelake.domain.dag.yaml_nodes import Scalar
 from tracelake.domain.sources.decide_slots import Overlap
 from tracelake.domain.sources.schedule import RATE, Dst
 from tracelake.domain.sources.signatures import SIGNS_TIME, HookScheme
-from tracelake.domain.suggest import nearest
+from tracelake.domain.text.suggest import nearest
 
 SECRET = TextPattern(
     re.compile(r"(?=.{1,64}\Z)[A-Za-z][A-Za-z0-9]*(_[A-Za-z0-9]+)*"),

@@ -27,7 +27,7 @@ from ruamel.yaml.events import (
     SequenceStartEvent,
 )
 
-from tracelake.domain.validation_messages import kind_of_value
+from tracelake.domain.text.validation_messages import kind_of_value
 from tracelake.errors import InvalidDag, Problem
 
 MAX_BYTES = 256 * 1024

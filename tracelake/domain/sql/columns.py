@@ -15,7 +15,7 @@ from tracelake.domain.dag.catalog import Columns
 from tracelake.domain.sql.functions import SESSION_WORDS
 from tracelake.domain.sql.gate import CheckedSql
 from tracelake.domain.sql.refusal import place_of
-from tracelake.domain.suggest import closest
+from tracelake.domain.text.suggest import closest
 from tracelake.errors import InvalidSql
 
 Sources = dict[str, Columns | None]

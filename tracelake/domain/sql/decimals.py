@@ -1,7 +1,7 @@
 """Spark's rules for the precision and scale of decimals: what an operator or an aggregate makes of its operands.
 
 A type is a pair: digits in all, and digits behind the point. Beyond 38 digits Spark keeps the digits before the point,
-and of those behind it at least six. `tests/query/test_decimal_types.py` compares each rule with Spark.
+and of those behind it at least six. `tests/query/sail/test_decimal_types.py` compares each rule with Spark.
 """
 
 from __future__ import annotations

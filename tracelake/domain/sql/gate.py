@@ -30,7 +30,7 @@ from tracelake.domain.sql.functions import (
     TIMES,
 )
 from tracelake.domain.sql.refusal import refusal
-from tracelake.domain.suggest import closest
+from tracelake.domain.text.suggest import closest
 from tracelake.errors import InvalidSql
 
 MAX_CHARS: Final = 100_000

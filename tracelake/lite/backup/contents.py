@@ -25,7 +25,7 @@ from uuid import UUID
 
 import msgspec
 
-from tracelake.domain.object_names import ObjectName
+from tracelake.domain.access.object_names import ObjectName
 from tracelake.errors import BadInput, DiskFull, InvalidBackup
 from tracelake.lite.home import write_private
 from tracelake.runtime.disk import NO_SPACE

@@ -13,7 +13,7 @@ from uuid import uuid4
 
 import msgspec
 
-from tracelake.domain.object_names import ObjectName
+from tracelake.domain.access.object_names import ObjectName
 from tracelake.errors import BadInput, Conflict, InvalidRequest, NotFound
 from tracelake.lite.backup.contents import (
     FILES,

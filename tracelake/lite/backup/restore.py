@@ -16,7 +16,7 @@ from uuid import UUID
 
 import msgspec
 
-from tracelake.domain.object_names import ObjectName
+from tracelake.domain.access.object_names import ObjectName
 from tracelake.errors import BadInput, InvalidBackup, SetupError
 from tracelake.lite.backup.contents import (
     Manifest,

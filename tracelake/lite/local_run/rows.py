@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-from tracelake.domain.hadoop_path import hadoop_path
+from tracelake.domain.access.hadoop_path import hadoop_path
 from tracelake.errors import BadInput
 from tracelake.wire.internal.queries import QueryAnswer, ReadDataset, ResultColumn, TaskQueryRequest
 

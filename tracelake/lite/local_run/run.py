@@ -23,7 +23,7 @@ from uuid import UUID, uuid4
 
 import msgspec
 
-from tracelake.domain.storage_locations import buffer_folder, buffered_table, shared_buffer_folder
+from tracelake.domain.access.storage_locations import buffer_folder, buffered_table, shared_buffer_folder
 from tracelake.errors import InvalidRequest
 from tracelake.lite.local_run.endpoints import LocalEndpoints
 from tracelake.lite.local_run.rows import Snapshot

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 from uuid import UUID
 
+from tracelake.domain.access.object_names import Folder
+from tracelake.domain.access.storage_locations import is_buffered
 from tracelake.domain.event import CursorScope, LabelScope, RangeScope, Scope
-from tracelake.domain.object_names import Folder
 from tracelake.domain.ranges import Range, subtract
-from tracelake.domain.storage_locations import is_buffered
 from tracelake.errors import InvalidRequest
 from tracelake.operators.api.buffered_output import Buffer
 from tracelake.operators.api.inputs import WHOLE, Input, Table

@@ -9,11 +9,11 @@ from uuid import UUID
 
 import msgspec
 
+from tracelake.domain.access.object_names import SCHEME, Folder, ObjectName
+from tracelake.domain.access.storage_locations import is_buffered
 from tracelake.domain.filter.from_json import from_json
-from tracelake.domain.object_names import SCHEME, Folder, ObjectName
 from tracelake.domain.ranges import Range, format_partition_key, inclusive, intersect
 from tracelake.domain.sql.number_spans import ALL, Spans, passing, shared
-from tracelake.domain.storage_locations import is_buffered
 from tracelake.errors import InvalidRequest, Unavailable
 from tracelake.ports import ObjectStore
 from tracelake.wire.task.lifecycle import InputRef

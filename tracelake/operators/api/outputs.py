@@ -11,7 +11,7 @@ import msgspec
 
 from tracelake.data.files.addresses import joined
 from tracelake.data.files.column_hashes import Hashes, combined
-from tracelake.domain.object_names import SCHEME, Folder
+from tracelake.domain.access.object_names import SCHEME, Folder
 from tracelake.domain.ranges import Range, format_file_part, format_partition_key
 from tracelake.errors import InvalidRequest
 from tracelake.ports import ObjectStore

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from tracelake.domain.dag.catalog import ColumnSource, ConfigProblem, Wired
-from tracelake.domain.suggest import nearest
+from tracelake.domain.text.suggest import nearest
 
 Lineage = Mapping[str, Sequence[str]]
 EVERY = "*"

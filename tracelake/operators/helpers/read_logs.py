@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from tracelake.domain.access.storage_locations import is_buffered
 from tracelake.domain.ranges import Range, inclusive, intersect
-from tracelake.domain.storage_locations import is_buffered
 from tracelake.errors import InvalidRequest
 from tracelake.operators.api.context import TaskContext
 from tracelake.operators.api.inputs import Input, read_listed

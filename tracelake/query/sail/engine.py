@@ -27,15 +27,15 @@ from tracelake.ports import ObjectStore
 from tracelake.query.checked_query import CheckedQuery, Relation
 from tracelake.query.collect import columns_of_schema, too_large
 from tracelake.query.engine import CannotRun, InProgress, QueryResult, query_timeout
-from tracelake.query.engine_seconds import EngineSeconds
+from tracelake.query.limits.engine_seconds import EngineSeconds
+from tracelake.query.limits.slots import Slots, kind_of, reserved
 from tracelake.query.sail.connect import ConnectSession, IncompleteError, load_grpc
 from tracelake.query.sail.plans import Plan
 from tracelake.query.sail.pool import SailPool
 from tracelake.query.sail.server import SailServer
 from tracelake.query.sail.tables import tables_of
-from tracelake.query.sail.translate import ForSail, translated
-from tracelake.query.sail.types import NotOnSail
-from tracelake.query.slots import Slots, kind_of, reserved
+from tracelake.query.sail.translate.translate import ForSail, translated
+from tracelake.query.sail.translate.types import NotOnSail
 from tracelake.runtime.metrics import Metrics
 from tracelake.settings import FlowSettings, QuerySettings
 

@@ -32,7 +32,7 @@ from tracelake.domain.filter.tree import (
 from tracelake.query.engine import CannotRun
 from tracelake.query.sail import plans
 from tracelake.query.sail.plans import Condition
-from tracelake.query.sail.types import family
+from tracelake.query.sail.translate.types import family
 
 CALLS: Final = {Op.EQ: "==", Op.NE: "!=", Op.LT: "<", Op.LE: "<=", Op.GT: ">", Op.GE: ">="}
 INTEGERS: Final = {"tinyint": ("byte", 8), "smallint": ("short", 16), "int": ("integer", 32), "bigint": ("long", 64)}

@@ -18,16 +18,16 @@ from tracelake.data.hot.reader import pieces_of, source_options, spark_schema
 from tracelake.data.hot.tables import registered
 from tracelake.data.hot.view import HeldSnapshot, HotView, Run, view_of
 from tracelake.data.postgres.secret_dsn import SecretDsn
+from tracelake.domain.access.storage_locations import buffered_table
 from tracelake.domain.filter.tree import AnyOf, columns_of
 from tracelake.domain.sql.number_spans import ALL, Spans, overlap, passing, shared
 from tracelake.domain.sql.numbers import needed_numbers
-from tracelake.domain.storage_locations import buffered_table
 from tracelake.errors import BadInput
 from tracelake.query.checked_query import CheckedQuery, Relation
 from tracelake.query.engine import CannotRun
 from tracelake.query.sail.column_types import schema_of
 from tracelake.query.sail.pushed_filters import needed_columns, pushed_filters
-from tracelake.query.views import END, nothing_yet
+from tracelake.query.spark.views import END, nothing_yet
 from tracelake.wire.task.markers import ColumnEntry
 
 if TYPE_CHECKING:

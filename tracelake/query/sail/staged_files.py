@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import unquote, urlsplit
 
-from tracelake.domain.object_names import ObjectName
+from tracelake.domain.access.object_names import ObjectName
 from tracelake.ports import ObjectStore
 
 WITHIN: Final = "/data"

@@ -16,7 +16,7 @@ from typing import Final
 from tracelake.data.files.parquet_reader import ddl
 from tracelake.data.hot.view import HeldSnapshot, HotView, held
 from tracelake.data.postgres.secret_dsn import SecretDsn
-from tracelake.domain.object_names import ObjectName
+from tracelake.domain.access.object_names import ObjectName
 from tracelake.errors import TraceError
 from tracelake.query.checked_query import CheckedQuery, ColdFiles, Relation
 from tracelake.query.engine import CannotRun

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
-from tracelake.domain.object_names import Folder, ObjectName
+from tracelake.domain.access.object_names import Folder, ObjectName
 from tracelake.errors import InvalidRequest, NotFound, Unavailable
 from tracelake.ports import ObjectStore
 from tracelake.query.verify.rows import check_rows

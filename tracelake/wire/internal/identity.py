@@ -8,7 +8,7 @@ from uuid import UUID
 
 import msgspec
 
-from tracelake.domain.subjects import MAX_EMAIL, MAX_SUBJECT
+from tracelake.domain.access.subjects import MAX_EMAIL, MAX_SUBJECT
 from tracelake.wire.message import Fenced, Message
 
 

@@ -9,7 +9,7 @@ from uuid import UUID
 
 from msgspec import Meta, field
 
-from tracelake.domain.pressure import Priority
+from tracelake.domain.flow.pressure import Priority
 from tracelake.wire.message import Fenced, Message, Number
 from tracelake.wire.task.outputs import PartitionFiles
 

@@ -11,7 +11,7 @@ from typing import Annotated, Final, Literal
 
 import msgspec
 
-from tracelake.domain.subjects import MAX_SUBJECT
+from tracelake.domain.access.subjects import MAX_SUBJECT
 from tracelake.wire.message import Message
 
 STORED_EVERY_SECONDS: Final = 60.0

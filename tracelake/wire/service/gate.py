@@ -12,7 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from tracelake.domain.service_tokens import hash_token
+from tracelake.domain.access.service_tokens import hash_token
 from tracelake.errors import Forbidden, NotFound, Unauthenticated
 from tracelake.runtime.listeners import bearer
 from tracelake.wire.calls.user_calls import USER

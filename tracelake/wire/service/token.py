@@ -8,7 +8,7 @@ from typing import Final
 
 import structlog
 
-from tracelake.domain.service_tokens import Listener, derive_token, prove_user
+from tracelake.domain.access.service_tokens import Listener, derive_token, prove_user
 from tracelake.errors import SettingsError
 from tracelake.settings import IdentitySettings
 from tracelake.wire.service.headers import ServiceUser

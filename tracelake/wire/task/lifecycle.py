@@ -13,7 +13,7 @@ from uuid import UUID, uuid5
 
 import msgspec
 
-from tracelake.domain.redaction import redact_tokens
+from tracelake.domain.text.redaction import redact_tokens
 from tracelake.wire.message import Attempt, Fenced, Message, Number, Text
 
 MAX_CLAIMS = 100
@@ -236,7 +236,7 @@ class LogsAnswer(Message, frozen=True):
 
 
 class WorkerLoadAnswer(Message, frozen=True):
-    """What the tasks of a runtime need (`domain/workers.py`)."""
+    """What the tasks of a runtime need (`domain/flow/workers.py`)."""
 
     queued: int
     leased: int

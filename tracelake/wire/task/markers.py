@@ -1,8 +1,8 @@
 """The marker of an attempt's output: `_SUCCESS`, the last object that is written, listing all the others.
 
 It is in the attempt's folder beside its files. Their writer makes it (`data/files/parquet_writer.py`); before it
-commits, the Dispatcher compares it with the files that are there (`dispatcher/tasks/verify_outputs.py`). Files without
-a marker are garbage.
+commits, the Dispatcher compares it with the files that are there
+(`dispatcher/tasks/completion/verify_outputs.py`). Files without a marker are garbage.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from uuid import UUID
 
 import msgspec
 
-from tracelake.domain.object_names import Folder, ObjectName
+from tracelake.domain.access.object_names import Folder, ObjectName
 from tracelake.errors import InvalidRequest
 from tracelake.wire.message import Message, Number, Text
 

@@ -9,7 +9,7 @@ from uuid import UUID
 
 import msgspec
 
-from tracelake.domain.redaction import redact_tokens
+from tracelake.domain.text.redaction import redact_tokens
 from tracelake.wire.message import ErrorCode, Fenced, LongText, Message, Number, Text
 from tracelake.wire.task.lifecycle import MAX_CLAIMS, TaskProgress
 

@@ -9,7 +9,7 @@ from uuid import UUID
 
 from msgspec import Meta
 
-from tracelake.domain.org_limits import LimitName
+from tracelake.domain.flow.org_limits import LimitName
 from tracelake.wire.message import Message
 
 LimitText = Annotated[str, Meta(max_length=200)]

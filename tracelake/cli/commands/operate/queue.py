@@ -81,7 +81,7 @@ def _with_queue(home: Path | None) -> Settings:
 
 
 def _names(settings: Settings) -> list[str]:
-    from tracelake.domain.tiers import queue_names
+    from tracelake.domain.flow.tiers import queue_names
 
     return queue_names(runtime.queue for runtime in settings.runtimes.values() if runtime.queue)
 

@@ -12,11 +12,11 @@ from tracelake.cli.options import Home, Json, settings_of
 
 def doctor(home: Home = None, json: Json = False) -> None:
     """Check this machine, queues, functions, secrets and login rules; a fix for each problem, exit code 1."""
-    from tracelake.lite.doctor import examine
-    from tracelake.lite.doctor_functions import examine_functions
-    from tracelake.lite.doctor_login import examine_login_rules
-    from tracelake.lite.doctor_queue import examine_queue
-    from tracelake.lite.doctor_secrets import examine_secrets
+    from tracelake.lite.doctor.functions import examine_functions
+    from tracelake.lite.doctor.login import examine_login_rules
+    from tracelake.lite.doctor.queue import examine_queue
+    from tracelake.lite.doctor.run import examine
+    from tracelake.lite.doctor.secrets import examine_secrets
     from tracelake.lite.home import Home as HomeFolder
     from tracelake.lite.home import holder
     from tracelake.lite.network_ports import wanted_ports

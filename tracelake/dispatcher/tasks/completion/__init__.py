@@ -1,0 +1,1 @@
+"""How an attempt ends: its outputs are checked and committed, or its failure is recorded."""

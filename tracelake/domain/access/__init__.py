@@ -1,0 +1,1 @@
+"""Who may touch what: grants, object names, storage policies."""

@@ -1,0 +1,1 @@
+"""What `trace doctor` checks."""

@@ -1,0 +1,1 @@
+"""How many queries run at once, for how long, and for whom."""

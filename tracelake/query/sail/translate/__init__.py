@@ -1,0 +1,1 @@
+"""SQL of Spark's dialect, rewritten where Sail answers differently."""

@@ -1,0 +1,1 @@
+"""References to secrets in settings, and how they are read."""
