@@ -14,6 +14,7 @@ from typing import Final, NewType, Protocol
 from uuid import UUID
 
 from tracelake.domain.access.object_names import Folder, ObjectName
+from tracelake.domain.figure import Figure
 from tracelake.errors import InvalidRequest
 
 MessageId = NewType("MessageId", str)
@@ -386,4 +387,12 @@ class Invoker(Protocol):
 
     async def places(self) -> Places | None:
         """How many it can run at once now; None: unknown. Unavailable: it does not answer."""
+        ...
+
+
+class FigureStore(Protocol):
+    """Keeps figures, each under the time at which it came; it may come twice, so readers take the maximum."""
+
+    async def put(self, figures: Sequence[Figure]) -> None:
+        """Store figures; when it raises, each may be stored or not."""
         ...

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from tracelake.adapters.invoker_http import HttpInvoker
     from tracelake.adapters.invoker_lambda import LambdaInvoker
     from tracelake.adapters.secrets_manager import SecretsManager
-    from tracelake.ports import CredentialMinter, Invoker, ObjectStore, Queue, Signer
+    from tracelake.ports import CredentialMinter, FigureStore, Invoker, ObjectStore, Queue, Signer
     from tracelake.wire.client import DispatcherClient, TaskClient
     from tracelake.wire.internal.identity import SessionCredentials
     from tracelake.worker.run_udf import RunsFunctions
@@ -90,8 +90,10 @@ def _main_of(name: str) -> Callable[[Process], Awaitable[None]]:
                 open_queue(settings) as queue,
                 open_signer(settings) as signer,
                 open_invoker(settings) as invoker,
+                open_figures(settings) as figures,
             ):
-                await main(process, queue, signer, make_objects(settings), make_minter(settings), invoker=invoker)
+                stores = make_objects(settings), make_minter(settings)
+                await main(process, queue, signer, *stores, invoker=invoker, figures=figures)
         else:
             async with open_queue(settings) as queue:
                 await main(process, queue, make_objects(settings))
@@ -204,6 +206,21 @@ def make_minter(settings: Settings) -> CredentialMinter | None:
     from tracelake.adapters.credentials_sts import StsMinter
 
     return StsMinter(settings.credentials) if settings.credentials.role_arn else None
+
+
+@asynccontextmanager
+async def open_figures(settings: Settings) -> AsyncIterator[FigureStore | None]:
+    """None: gauges are sent nowhere."""
+    if settings.metrics.cloudwatch_namespace is None:
+        yield None
+        return
+    from tracelake.adapters.cloudwatch import CloudWatch
+
+    figures = CloudWatch(settings.metrics)
+    try:
+        yield figures
+    finally:
+        await figures.close()
 
 
 @asynccontextmanager

@@ -24,7 +24,7 @@ WITH_QUEUE = ["dispatcher", "worker", "sink", "runner"]
 KEYS = {"AWS_ACCESS_KEY_ID": "KEY", "AWS_SECRET_ACCESS_KEY": "secret", "AWS_PROFILE": "trace"}
 
 
-@pytest.mark.parametrize("profile", ["pg", "sqs", "kms", "lambda"])
+@pytest.mark.parametrize("profile", ["pg", "sqs", "kms", "lambda", "cloudwatch"])
 def test_only_processes_with_a_queue_get_it_and_credentials_only_for_services_of_aws(
     profile: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -35,6 +35,7 @@ def test_only_processes_with_a_queue_get_it_and_credentials_only_for_services_of
         "sqs": {"TRACE_QUEUE__BACKEND": "sqs", "TRACE_QUEUE__PREFIX": "prod-"},
         "kms": {"TRACE_TOKENS__SIGNER": "kms"},
         "lambda": {"TRACE_UDF__INVOKER": "lambda", "TRACE_UDF__LAMBDA_FUNCTION": "trace-runner"},
+        "cloudwatch": {"TRACE_METRICS__CLOUDWATCH_NAMESPACE": "Trace/test"},
     }[profile]
     files = TlsFiles(ca=tmp_path / "ca", cert=tmp_path / "cert", key=tmp_path / "key")
     made = children(
@@ -52,7 +53,9 @@ def test_only_processes_with_a_queue_get_it_and_credentials_only_for_services_of
     assert sorted(name for name, queue in queues.items() if chosen in queue.items()) == sorted(WITH_QUEUE)
     keyed = {name for name, launch in launches.items() if launch.env.items() >= KEYS.items()}
     alone = {"dispatcher"}
-    assert keyed == {"pg": set(), "sqs": set(WITH_QUEUE), "kms": alone, "lambda": alone}[profile]
+    assert keyed == {"pg": set(), "sqs": set(WITH_QUEUE), "kms": alone, "lambda": alone, "cloudwatch": alone}[profile]
+    sending = {name for name, launch in launches.items() if b"Trace/test" in (launch.stdin or b"")}
+    assert sending == (alone if profile == "cloudwatch" else set())
 
 
 def test_the_doctor_finds_the_runner_function_and_what_is_wrong_with_it(moto: str, tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 
 import asyncpg
@@ -17,6 +17,7 @@ from tracelake.dispatcher.maintenance.expire_leases import ExpireLeases
 from tracelake.dispatcher.outbox.dispatch import EntryDispatcher
 from tracelake.dispatcher.outbox.drain import Drain
 from tracelake.dispatcher.outbox.wake_ups import WakeUps
+from tracelake.dispatcher.read_gauges import Gauges
 from tracelake.dispatcher.runtimes.call_functions import CallFunctions
 from tracelake.dispatcher.runtimes.known import runtime_specs
 from tracelake.dispatcher.runtimes.run_in_process import run_in_process
@@ -111,6 +112,10 @@ class Control:
     @property
     def metrics(self) -> Metrics:
         return self.after_commit.metrics
+
+    @cached_property
+    def gauges(self) -> Gauges:
+        return Gauges(self.pool, self.queue, self.runtimes, self.metrics)
 
     def runtime_specs(self) -> Mapping[str, RuntimeSpec]:
         return runtime_specs(self.runtimes, self.invokers)

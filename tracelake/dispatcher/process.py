@@ -29,6 +29,7 @@ from tracelake.dispatcher.maintenance.delete_unused_bundles import DeleteUnusedB
 from tracelake.dispatcher.maintenance.listen import ListenForReplicas
 from tracelake.dispatcher.maintenance.loop import Loop, Periodic, Work, run_loop, stopped
 from tracelake.dispatcher.maintenance.prune import PruneAudit, PruneLogs, PruneOutbox, PruneSources
+from tracelake.dispatcher.maintenance.publish_metrics import PublishMetrics
 from tracelake.dispatcher.maintenance.reconcile import Reconciler
 from tracelake.dispatcher.maintenance.remove_left_generations import RemoveLeftGenerations
 from tracelake.dispatcher.maintenance.republish_batches import RepublishBatches
@@ -47,7 +48,7 @@ from tracelake.dispatcher.sources.stop_all import release_sources
 from tracelake.dispatcher.versions.catch_up import CatchUp
 from tracelake.dispatcher.versions.run_backfills import RunBackfills
 from tracelake.domain.access.seal import Seal, read_keys
-from tracelake.ports import CredentialMinter, Invoker, ObjectStore, Queue, Signer
+from tracelake.ports import CredentialMinter, FigureStore, Invoker, ObjectStore, Queue, Signer
 from tracelake.runtime.listeners import Listener, open_listeners
 from tracelake.runtime.process import Process
 from tracelake.settings import Settings
@@ -66,6 +67,7 @@ async def main(
     minter: CredentialMinter | None = None,
     *,
     invoker: Invoker | None = None,
+    figures: FigureStore | None = None,
 ) -> None:
     settings = process.settings
     state = settings.state
@@ -114,7 +116,7 @@ async def main(
         await set_limits(pool, settings.runtimes, settings.operators, settings.limits)
         await release_sources(pool, control.after_commit.sources)
         await take_over(pool, replica)
-        async with dispatching(control, verifier, settings, invoker):
+        async with dispatching(control, verifier, settings, invoker, figures):
             process.ready("state schema checked; both listeners open")
             await process.stop.wait()
 
@@ -136,7 +138,11 @@ async def _beside(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
 
 @asynccontextmanager
 async def dispatching(
-    control: Control, verifier: Verifier, settings: Settings, invoker: Invoker | None = None
+    control: Control,
+    verifier: Verifier,
+    settings: Settings,
+    invoker: Invoker | None = None,
+    figures: FigureStore | None = None,
 ) -> AsyncIterator[dict[str, str]]:
     """Runs listeners and loops while the block runs; gives the addresses of the listeners."""
     async with AsyncExitStack() as stack:
@@ -146,7 +152,7 @@ async def dispatching(
         if functions is not None:
             await functions.put_back_orphans()
             stack.push_async_callback(functions.stop)
-        for loop in loops(control, settings, functions):
+        for loop in loops(control, settings, functions, figures):
             stack.push_async_callback(stopped, asyncio.create_task(run_loop(loop)))
         if control.wake_ups is not None:
             publisher = EntryDispatcher(control.hot, control.queue, control.runtimes, control.replica)
@@ -175,7 +181,12 @@ async def dispatching(
         yield addresses
 
 
-def loops(control: Control, settings: Settings, functions: CallFunctions | None = None) -> list[Loop]:
+def loops(
+    control: Control,
+    settings: Settings,
+    functions: CallFunctions | None = None,
+    figures: FigureStore | None = None,
+) -> list[Loop]:
     beat, pool, objects, kept = settings.dispatcher.beat_seconds, control.pool, control.objects, settings.dispatcher
     after, old = control.after_commit, settings.retention
     scratch, lost = control.places.scratch_bucket, timedelta(seconds=settings.loops.lost_wake_up_seconds)
@@ -229,6 +240,9 @@ def loops(control: Control, settings: Settings, functions: CallFunctions | None 
     waits: dict[str, tuple[Work, Signal, float]] = {name: (*pair, beat) for name, pair in signalled.items()}
     waits |= {name: (work, Signal(), work.every_seconds or beat) for name, work in periodic.items()}
     waits["apply_pressure"] = ApplyPressure(pool, after, settings.flow), after.flow, settings.flow.pressure_seconds
+    if figures is not None:
+        publish = PublishMetrics(control.gauges, control.metrics, figures, settings.metrics.cloudwatch_series)
+        waits["publish_metrics"] = publish, Signal(), settings.metrics.cloudwatch_seconds
     return [
         Loop(name, work.once, work.next_due, signal, wait, control.metrics)
         for name, (work, signal, wait) in waits.items()

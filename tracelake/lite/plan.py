@@ -184,14 +184,16 @@ def _with_store(name: str, child_settings: Settings, settings: Settings, store: 
 
 
 def _calls_aws(name: str, settings: Settings) -> bool:
-    by_service = settings.tokens.signer == "kms" or settings.udf.invoker == "lambda"
+    sends = settings.metrics.cloudwatch_namespace is not None
+    by_service = settings.tokens.signer == "kms" or settings.udf.invoker == "lambda" or sends
     dispatches = name == "dispatcher" and by_service
     return settings.queue.backend == "sqs" or dispatches or bool(references_in(settings))
 
 
 def _metrics(name: str, base: MetricsSettings) -> MetricsSettings:
     """One listener per process: consecutive ports from the one that is set, in the order of the processes."""
-    return MetricsSettings(port=base.port + PROCESSES.index(name)) if base.port else base
+    port = base.port + PROCESSES.index(name) if base.port else 0
+    return base.model_copy(update={"port": port}) if name == "dispatcher" else MetricsSettings(port=port)
 
 
 def _child(name: str, settings: Settings, ports: Ports) -> Child:

@@ -1,7 +1,7 @@
 """All metrics of Trace; docs/reference/metrics.md has a row for each, and a test compares.
 
-One `Metrics` belongs to one process and is passed in. Another monitoring system (CloudWatch) can read
-`registry.collect()` periodically, without a change to the code that counts.
+One `Metrics` belongs to one process and is passed in. `runtime/figures.py` reads its gauges for systems that do not
+scrape.
 
 Labels are bounded: ids of organisations, names of listeners, routes, loops, states, DAGs and jobs; never ids of tasks
 or what a caller chose. A metric about the work of organisations has the label `org`; the others are of the process, or

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from difflib import get_close_matches
-from typing import Literal
+from typing import Literal, Self
 
-from pydantic import field_validator
+from pydantic import field_validator, model_validator
 
 from tracelake.domain.crash_points import POINTS
-from tracelake.settings.base import Group, setting
+from tracelake.settings.base import URL, Group, setting
 
 
 class LogSettings(Group):
@@ -28,6 +28,33 @@ class MetricsSettings(Group):
         ge=0,
         le=65500,
     )
+    cloudwatch_namespace: str | None = setting(
+        None,
+        "CloudWatch's namespace for the gauges of the Dispatcher, such as Trace/production; unset: none are sent.",
+        pattern=r"^[A-Za-z0-9._/#-]{1,255}$",
+    )
+    cloudwatch_region: str = setting("us-east-1", "The region of that namespace.", pattern=r"^[a-z0-9-]+$")
+    cloudwatch_endpoint: str | None = setting(None, "The server of CloudWatch; unset: AWS.", unit="URL", pattern=URL)
+    cloudwatch_seconds: float = setting(
+        60.0, "How often gauges are sent: alarms look at periods of a minute or more.", unit="s", ge=1, le=3600
+    )
+    cloudwatch_series: int = setting(
+        1000,
+        "The most series that are sent each time, since CloudWatch charges for each: those with the largest values.",
+        unit="count",
+        ge=50,
+        le=100_000,
+    )
+
+    @model_validator(mode="after")
+    def _of_cloudwatch(self) -> Self:
+        fields = [name for name in type(self).model_fields if name.startswith("cloudwatch_")]
+        given = [name for name in fields if getattr(self, name) != type(self).model_fields[name].default]
+        if given and self.cloudwatch_namespace is None:
+            raise ValueError(f"{given[0]} has no effect without cloudwatch_namespace")
+        if (self.cloudwatch_namespace or "").startswith("AWS/"):
+            raise ValueError("cloudwatch_namespace cannot begin with AWS/: those are of AWS itself")
+        return self
 
 
 class TracingSettings(Group):

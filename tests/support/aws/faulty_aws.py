@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
+from urllib.parse import parse_qsl
 
 from aiohttp import ClientSession, web
 
@@ -49,7 +50,10 @@ class FaultyAws:
         return [parameters for asked, parameters in self.asked if asked == operation]
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
-        operation, body = request.headers["X-Amz-Target"].partition(".")[2], await request.read()
+        body = await request.read()
+        if "X-Amz-Target" not in request.headers:
+            return await self._answer_form(request, body)
+        operation = request.headers["X-Amz-Target"].partition(".")[2]
         self.asked.append((operation, json.loads(body)))
         if self.holds is not None:
             await self.holds(operation, self.asked[-1][1])
@@ -67,6 +71,20 @@ class FaultyAws:
         if status < 300 and (changed := self.changes(operation, json.loads(answer or b"{}"))) is not None:
             answer = json.dumps(changed).encode()
         return web.Response(body=answer, status=status, content_type="application/x-amz-json-1.0", headers=kept)
+
+    async def _answer_form(self, request: web.Request, body: bytes) -> web.StreamResponse:
+        """Of services whose requests are forms and whose answers are XML (CloudWatch)."""
+        parameters = dict(parse_qsl(body.decode()))
+        operation = parameters["Action"]
+        self.asked.append((operation, parameters))
+        if refusal := self.refuses(operation, request):
+            text = f"<Error><Code>{refusal.code}</Code><Message>{refusal.message}</Message></Error>"
+            return web.Response(text=f"<ErrorResponse>{text}</ErrorResponse>", status=refusal.status)
+        async with ClientSession() as line, line.post(self.moto, data=body, headers=_passed(request)) as theirs:
+            answer, status = await theirs.read(), theirs.status
+        if self.cuts(operation) and request.transport is not None:
+            request.transport.close()
+        return web.Response(body=answer, status=status)
 
 
 @asynccontextmanager

@@ -27,7 +27,6 @@ from tracelake.dispatcher.http.user_routes import user_routes
 from tracelake.dispatcher.http.waiting_calls import changes_route, read_mark
 from tracelake.dispatcher.identity.known_tokens import KnownTokens
 from tracelake.dispatcher.identity.log_in import log_in
-from tracelake.dispatcher.read_gauges import Gauges
 from tracelake.dispatcher.sources.accept_hooks import HookCall
 from tracelake.dispatcher.sources.fire_schedules import fire_schedules
 from tracelake.dispatcher.sources.stop_all import drain_sources
@@ -78,7 +77,6 @@ log = structlog.get_logger()
 
 def internal_api(control: Control) -> Starlette:
     known, payloads = KnownTokens(control.pool, control.after_commit.service_tokens), control.payloads()
-    gauges = Gauges(control.pool, control.queue, control.runtimes, control.metrics)
 
     async def task_fetch(request: Request) -> Response:
         task_id = _uuid(_parameter(request, "task_id"), "task_id")
@@ -111,7 +109,7 @@ def internal_api(control: Control) -> Starlette:
 
     async def metrics(request: Request) -> Response:
         del request
-        await gauges.refresh()
+        await control.gauges.refresh()
         return Response(control.metrics.text(), media_type=OPENMETRICS_TEXT)
 
     routes = [

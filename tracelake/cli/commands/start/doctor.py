@@ -11,7 +11,8 @@ from tracelake.cli.options import Home, Json, settings_of
 
 
 def doctor(home: Home = None, json: Json = False) -> None:
-    """Check this machine, queues, functions, secrets and login rules; a fix for each problem, exit code 1."""
+    """Check this machine, queues, functions, secrets, metrics and login rules; a fix for each problem, exit code 1."""
+    from tracelake.lite.doctor.figures import examine_figures
     from tracelake.lite.doctor.functions import examine_functions
     from tracelake.lite.doctor.login import examine_login_rules
     from tracelake.lite.doctor.queue import examine_queue
@@ -24,10 +25,10 @@ def doctor(home: Home = None, json: Json = False) -> None:
     settings = settings_of(home)
     held = holder(HomeFolder(settings.home)) is not None
     ports = wanted_ports(settings.up.port_base, store=settings.objects.backend == "seaweedfs")
-    of_services = [*examine_queue(settings), *examine_functions(settings), *examine_secrets(settings)]
+    services = examine_queue, examine_functions, examine_secrets, examine_figures
     findings = [
         *examine(settings.home, [] if held else ports, os.environ),
-        *of_services,
+        *(finding for examine_service in services for finding in examine_service(settings)),
         *examine_login_rules(settings),
     ]
     if json:
