@@ -215,6 +215,7 @@ LEGAL: dict[str, Row] = {
     },
     "held_events": {
         "job_id": uid("job a"),
+        "seq": 1,
         "event_id": uid("event a"),
         "org_id": uid("org a"),
         "waits_for": uid("job a"),
@@ -1166,7 +1167,7 @@ CASES = [
             "once",
             {"event_id": uid("event a"), "invalidation_id": None},
             {"event_id": None, "invalidation_id": uid("invalidation a")},
-            a("held_events"),
+            a("held_events", seq=2),
         ),
         (
             "a held invalidation exists",
@@ -1178,7 +1179,7 @@ CASES = [
             "invalidation_once",
             {"event_id": None, "invalidation_id": uid("invalidation a")},
             {},
-            a("held_events", event_id=None, invalidation_id=uid("invalidation a")),
+            a("held_events", seq=2, event_id=None, invalidation_id=uid("invalidation a")),
         ),
         ("an event or an invalidation is held", "are_one_thing", {"event_id": None}),
     ),

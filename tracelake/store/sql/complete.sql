@@ -73,9 +73,9 @@ WITH asked AS (
      WHERE h.task_id = e.id AND h.attempt = e.attempt
 ), new_events AS (
     SELECT * FROM unnest($19::int[], $20::uuid[], $21::uuid[], $22::uuid[], $23::text[], $24::text[], $25::bigint[], $26::text[],
-                         $27::bigint[], $28::bigint[], $29::bigint[], $30::boolean[])
+                         $27::bigint[], $28::bigint[], $29::bigint[], $30::boolean[]) WITH ORDINALITY
         AS v (n, event_id, dataset_uuid, dataset_version, scope, kind, cursor_value, partition_key, range_start, range_stop,
-              commit_number, unchanged)
+              commit_number, unchanged, place)
 ), stored AS (
     INSERT INTO events (id, org_id, kind, producer_attempt, producer_run_id, producer_task_id, dataset_uuid,
                         dataset_version, scope, cursor_value, partition_key, block_range, commit_number, history, disposition,
@@ -94,6 +94,7 @@ WITH asked AS (
       LEFT JOIN dag_version_datasets served
              ON served.dag_version_id = c.dag_version_id AND served.dataset_uuid = v.dataset_uuid
             AND served.dataset_version = v.dataset_version
+     ORDER BY v.place -- their entries rise in the order in which the task reported them
     ON CONFLICT DO NOTHING
     RETURNING id, org_id, dataset_uuid, dataset_version, kind, cursor_value, partition_key, block_range, commit_number,
               history, disposition, routed_at
@@ -102,6 +103,7 @@ WITH asked AS (
     SELECT org_id, 'route_event', jsonb_build_object('event_id', id), dataset_uuid,
            CASE WHEN routed_at IS NULL THEN 'Pending' ELSE 'Done' END::outbox_status, (routed_at IS NOT NULL)::int, routed_at
       FROM stored WHERE disposition = 'Route'
+    RETURNING id, (payload ->> 'event_id')::uuid AS event_id
 ), triggered AS (
     SELECT DISTINCT ON (e.id, j.job_id) e.*, j.job_id, j.max_attempts, j.timeout_seconds, j.max_concurrency,
            CASE WHEN e.history THEN 'bulk' ELSE j.priority END AS priority,
@@ -113,9 +115,12 @@ WITH asked AS (
       JOIN triggered_jobs j ON j.dataset_uuid = e.dataset_uuid AND j.org_id = e.org_id
      WHERE e.routed_at IS NOT NULL AND (j.takes_history OR NOT e.history)
 ), held AS (
-    INSERT INTO held_events (org_id, job_id, event_id, history, waits_for)
-    SELECT org_id, job_id, id, history, job_id FROM triggered WHERE holds ORDER BY job_id
-    ON CONFLICT DO NOTHING
+    INSERT INTO held_events (org_id, job_id, seq, event_id, history, waits_for)
+    SELECT t.org_id, t.job_id, entries.id, t.id, t.history, t.job_id
+      FROM triggered t JOIN entries ON entries.event_id = t.id
+     WHERE t.holds
+     ORDER BY t.job_id, entries.id
+    ON CONFLICT (job_id, event_id) DO NOTHING
 ), compared AS (
     -- As in `route_events`.
     INSERT INTO catch_ups (job_id, dataset_uuid, org_id)

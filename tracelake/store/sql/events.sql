@@ -2,8 +2,9 @@
 -- Events of one fenced call, each once, with an outbox entry to route those of the current generation.
 WITH new_events AS (
     SELECT * FROM unnest($4::uuid[], $5::uuid[], $6::uuid[], $7::text[], $8::text[], $9::bigint[], $10::text[],
-                         $11::bigint[], $12::bigint[])
-        AS v (event_id, dataset_uuid, dataset_version, scope, kind, cursor_value, partition_key, range_start, range_stop)
+                         $11::bigint[], $12::bigint[]) WITH ORDINALITY
+        AS v (event_id, dataset_uuid, dataset_version, scope, kind, cursor_value, partition_key, range_start, range_stop,
+              place)
 ), stored AS (
     INSERT INTO events (id, org_id, origin, kind, producer_attempt, producer_run_id, producer_task_id, dataset_uuid,
                         dataset_version, scope, cursor_value, partition_key, block_range, history, disposition, audit_reason)
@@ -18,6 +19,7 @@ WITH new_events AS (
       LEFT JOIN dag_version_datasets served
              ON served.dag_version_id = c.dag_version_id AND served.dataset_uuid = v.dataset_uuid
             AND served.dataset_version = v.dataset_version
+     ORDER BY v.place -- their entries rise in the order of the call
     ON CONFLICT DO NOTHING
     RETURNING id, org_id, dataset_uuid, disposition
 ), entries AS (

@@ -78,8 +78,8 @@ WITH retired AS (
      WHERE h.job_id = r.job_id AND h.seq = r.seq
     RETURNING h.org_id, h.event_id, h.invalidation_id, h.history, h.held_at, h.seq, r.successor, r.successor_source
 ), moved AS (
-    INSERT INTO held_events (org_id, job_id, event_id, invalidation_id, history, held_at, waits_for)
-    SELECT org_id, successor, event_id, invalidation_id, history, held_at, coalesce(successor_source, successor)
+    INSERT INTO held_events (org_id, job_id, seq, event_id, invalidation_id, history, held_at, waits_for)
+    SELECT org_id, successor, seq, event_id, invalidation_id, history, held_at, coalesce(successor_source, successor)
       FROM taken
      WHERE successor IS NOT NULL
      ORDER BY successor, seq

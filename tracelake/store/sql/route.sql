@@ -66,12 +66,12 @@ WITH RECURSIVE waiting AS (
                                          e.created_at))
 ), held AS (
     -- A paused job gets no new tasks: `release_held` creates them later, in this order.
-    INSERT INTO held_events (org_id, job_id, event_id, history, waits_for)
-    SELECT org_id, job_id, id, history, coalesce(paused_source, job_id)
+    INSERT INTO held_events (org_id, job_id, seq, event_id, history, waits_for)
+    SELECT org_id, job_id, entry, id, history, coalesce(paused_source, job_id)
       FROM triggered
      WHERE holds
      ORDER BY job_id, entry
-    ON CONFLICT DO NOTHING
+    ON CONFLICT (job_id, event_id) DO NOTHING
 ), compared AS (
     -- Catching up creates a task for each partition that such a job has not processed. A pass that is under way goes on.
     INSERT INTO catch_ups (job_id, dataset_uuid, org_id)
@@ -152,9 +152,9 @@ WITH due AS (
      WHERE v.is_served
        AND (v.jobs IS NULL OR v.jobs ? j.job_id::text) -- as for events
 ), held AS (
-    INSERT INTO held_events (org_id, job_id, invalidation_id, history, waits_for)
-    SELECT org_id, job_id, invalidation_id, history, job_id FROM triggered WHERE holds ORDER BY job_id, entry
-    ON CONFLICT DO NOTHING
+    INSERT INTO held_events (org_id, job_id, seq, invalidation_id, history, waits_for)
+    SELECT org_id, job_id, entry, invalidation_id, history, job_id FROM triggered WHERE holds ORDER BY job_id, entry
+    ON CONFLICT (job_id, invalidation_id) DO NOTHING
 ), created AS (
     INSERT INTO tasks (org_id, job_id, priority, max_attempts, timeout_seconds, dedupe_key, invalidation_id, history,
                        partitions, input_versions, woken_at)
