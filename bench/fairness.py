@@ -11,7 +11,9 @@ import argparse
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
+from itertools import pairwise
 from statistics import quantiles
+from typing import Any
 from uuid import UUID
 
 import uvloop
@@ -29,6 +31,10 @@ SECONDS = {"tip": 0.05, "flood": 0.01, "bulk": 0.01}
 """How long each job's tasks take."""
 EVERY_SECONDS = 0.04
 SHARE = 1 / 21
+STEPS = ("until routed", "until published", "until received", "until claimed", "until completed", "all")
+"""Of a task: when its routing began, when its wake-up was published, when the worker received it, when its claim was
+stored, and when its completion was."""
+Steps = list[float]
 DAG = """
 name: bench
 defaults: {runtime: dispatcher}
@@ -55,7 +61,8 @@ WITH accepted AS (
 SELECT pg_notify('trace_control', 'outbox')
 """
 TOOK = """
-SELECT extract(epoch FROM t.completed_at - e.created_at)::float
+SELECT t.id, extract(epoch FROM e.created_at)::float AS stored, extract(epoch FROM t.created_at)::float AS routed,
+       extract(epoch FROM t.started_at)::float AS claimed, extract(epoch FROM t.completed_at)::float AS completed
   FROM tasks t JOIN jobs j ON j.id = t.job_id JOIN events e ON e.id = t.event_id
  WHERE j.org_id = $1 AND j.name = $2 AND e.cursor_value >= $3 AND t.completed_at IS NOT NULL
 """
@@ -73,9 +80,9 @@ async def main() -> None:
     async with rig() as system:
         other = await _organisations(system)
         async with product_working(system, SLOTS, _wait) as worker:
-            await _trickle(system, other, 1, 20)  # warms connections and plans
-            under_bulk = await _compare(system, other, size, flooded=(system.org_id, "bulk"))
-            beside = await _compare(system, other, size, flooded=(system.org_id, "flood"))
+            await _trickle(system, worker, other, 1, 20)  # warms connections and plans
+            under_bulk, bulk_steps = await _compare(system, worker, other, size, flooded=(system.org_id, "bulk"))
+            beside, beside_steps = await _compare(system, worker, other, size, flooded=(system.org_id, "flood"))
             share = await _bulk_share(system, worker, size)
     report(
         "fairness",
@@ -83,6 +90,7 @@ async def main() -> None:
         "normal p99 under a bulk flood, of without",
         bulk_share=round(share / SHARE, 2),
         other_organisation=round(beside, 2),
+        steps_ms={"bulk": bulk_steps, "other_organisation": beside_steps},
         settings={"tasks": size, "slots": SLOTS, "normal_for_each_bulk": 20, "turns": TURNS},
     )
 
@@ -104,22 +112,28 @@ async def _organisations(system: Rig) -> UUID:
     return UUID(str(other))
 
 
-async def _compare(system: Rig, org: UUID, size: int, *, flooded: tuple[UUID, str]) -> float:
-    """The ratio of the p99, with the flood to without."""
-    found: dict[bool, list[float]] = {False: [], True: []}
+async def _compare(
+    system: Rig, worker: Counted, org: UUID, size: int, *, flooded: tuple[UUID, str]
+) -> tuple[float, dict[str, list[float]]]:
+    """The ratio of the p99, with the flood to without; and of each step p50 and p99, without and with it."""
+    found: dict[bool, list[Steps]] = {False: [], True: []}
     flood, first = _Flood(system, *flooded), time.time_ns() // 1000
     for turn in range(2 * TURNS):
         first += 10 * size
         if turn % 2 == 0:
-            found[False] += await _trickle(system, org, first, size)
+            found[False] += await _trickle(system, worker, org, first, size)
             continue
         flooding = asyncio.create_task(flood.keep_up())
         await _until(flood.is_on)
-        found[True] += await _trickle(system, org, first, size)
+        found[True] += await _trickle(system, worker, org, first, size)
         flooding.cancel()
         await asyncio.gather(flooding, return_exceptions=True)
         await _until(flood.is_over)
-    return _p99(found[True]) / _p99(found[False])
+    table = {
+        step: [_ms([steps[at] for steps in found[on]], percent) for on in (False, True) for percent in (50, 99)]
+        for at, step in enumerate(STEPS)
+    }
+    return _p99([steps[-1] for steps in found[True]]) / _p99([steps[-1] for steps in found[False]]), table
 
 
 class _Flood:
@@ -146,20 +160,25 @@ class _Flood:
         return int(await self._system.pool.fetchval(QUEUED, self._job))
 
 
-async def _trickle(system: Rig, org: UUID, first: int, size: int) -> list[float]:
-    """How long each task took, from its event to its completion."""
+async def _trickle(system: Rig, worker: Counted, org: UUID, first: int, size: int) -> list[Steps]:
+    """How long each step of each task took, and last all of them: from its event to its completion."""
     for number in range(size):
         await system.pool.execute(STORE, org, "ask", first + number, 1)
         await asyncio.sleep(EVERY_SECONDS)
-    rows: list[float] = []
+    rows: list[Any] = []
 
     async def all_over() -> bool:
         nonlocal rows
-        rows = [seconds for (seconds,) in await system.pool.fetch(TOOK, org, "tip", first)]
+        rows = await system.pool.fetch(TOOK, org, "tip", first)
         return len(rows) >= size
 
     await _until(all_over)
-    return rows
+    return [_steps(row, *worker.queue.received[row["id"]]) for row in rows]
+
+
+def _steps(row: Any, published: float, received: float) -> Steps:
+    moments = row["stored"], row["routed"], published, received, row["claimed"], row["completed"]
+    return [*(later - earlier for earlier, later in pairwise(moments)), moments[-1] - moments[0]]
 
 
 async def _bulk_share(system: Rig, worker: Counted, size: int) -> float:
@@ -182,6 +201,10 @@ async def _until(done: Callable[[], Awaitable[bool]]) -> None:
 
 def _p99(seconds: list[float]) -> float:
     return quantiles(seconds, n=100)[98]
+
+
+def _ms(seconds: list[float], percent: int) -> float:
+    return round(1000 * quantiles(seconds, n=100)[percent - 1], 1)
 
 
 if __name__ == "__main__":

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
+from uuid import UUID
 
+import msgspec
 import structlog
 
 from bench.noop_worker import QUEUE
@@ -16,20 +19,41 @@ from tests.support.identity.service_tokens import as_service
 from tracelake.adapters.objects_disk import DiskObjects
 from tracelake.operators.api.context import Resources
 from tracelake.operators.api.outcome import Outcome
+from tracelake.ports import Delivery
 from tracelake.runtime.http_client import AsyncClient
 from tracelake.wire.client import DispatcherClient, TaskClient
-from tracelake.wire.task.lifecycle import TaskPayload
+from tracelake.wire.task.lifecycle import TaskPayload, Wakeup
 from tracelake.wire.task.outputs import CompleteAnswer, CompleteRequest
 from tracelake.worker.run_task import Runner
 from tracelake.worker.wrapper import Wrapper
 
 
+class TimedQueue:
+    """The queue as the worker sees it; it remembers when wake-ups were published and received."""
+
+    def __init__(self, queue: Any) -> None:
+        self._queue = queue
+        self.received: dict[UUID, tuple[float, float]] = {}
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._queue, name)
+
+    async def receive(self, *queues: Any, **how: Any) -> list[Delivery]:
+        deliveries: list[Delivery] = await self._queue.receive(*queues, **how)
+        now = time.time()
+        for delivery in deliveries:
+            task = msgspec.json.decode(delivery.body, type=Wakeup).task_id
+            self.received[task] = delivery.sent_at.timestamp(), now
+        return deliveries
+
+
 class Counted(TaskClient):
     """Counts the completions that were accepted."""
 
-    def __init__(self, http: AsyncClient) -> None:
+    def __init__(self, http: AsyncClient, queue: TimedQueue) -> None:
         super().__init__(http)
         self.done = 0
+        self.queue = queue
         self._progress = asyncio.Event()
 
     async def complete(self, token: str, request: CompleteRequest) -> CompleteAnswer:
@@ -56,9 +80,9 @@ async def product_working(
         AsyncClient(base_url=rig.internal_api, headers=as_service("worker"), **more) as internal,
         AsyncClient(base_url=rig.task_api, **more) as task,
     ):
-        counted, stop = Counted(task), asyncio.Event()
+        counted, stop = Counted(task, TimedQueue(rig.queue)), asyncio.Event()
         runner = Runner(DiskObjects(rig.objects), Resources(), pure=run)
-        wrapper = Wrapper(rig.queue, QUEUE, DispatcherClient(internal), counted, runner, "bench", concurrency)
+        wrapper = Wrapper(counted.queue, QUEUE, DispatcherClient(internal), counted, runner, "bench", concurrency)
         work = asyncio.create_task(wrapper.work(stop))
         try:
             yield counted

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections import Counter
+from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from uuid import UUID, uuid4
 
 import pytest
 
-from tests.support.dispatcher.control import PULL, Org, an_org, deployed_and_active
-from tests.support.dispatcher.job_chain import claimed, completion, drained
+from tests.support.dispatcher.control import PULL, Org, an_org, control_for, deployed_and_active
+from tests.support.dispatcher.job_chain import claimed, completion, drained, expire, retry_now
+from tests.support.operators import registered
 from tests.support.verbs import trigger
 from tracelake.dispatcher.control import Control
 from tracelake.dispatcher.flow.apply_pressure import ApplyPressure
@@ -65,31 +69,75 @@ async def runnable(control: Control) -> list[tuple[UUID, str, int, UUID, UUID]]:
     return [tuple(row) for row in rows]
 
 
-async def run_one(control: Control, task: UUID, cursor: int, dataset: UUID, version: UUID) -> None:
+async def run_one(
+    control: Control, task: UUID, cursor: int, dataset: UUID, version: UUID, *, fault: str | None = None
+) -> None:
+    """With a fault, its first attempt fails, or its worker dies; the next one is due at once."""
     lease, claims = await claimed(control, task)
+    if fault and lease.attempt == 1:
+        if fault == "fails":
+            failed = completion(lease, status="Failed", error_message="a fault", retryable=True)
+            await control.completer()(failed, claims)
+            await retry_now(control, task)
+        else:
+            await expire(control, task)
+            await retry_now(control, task)
+        return
     event = EventBody(dataset_uuid=dataset, dataset_version=version, cursor=cursor)
     await control.completer()(completion(lease, events=[event]), claims)
 
 
+async def dies_somewhere(dice: random.Random, work: Awaitable[object]) -> None:
+    """As in a process that is killed: what it has not committed is rolled back."""
+    task = asyncio.ensure_future(work)
+    for _ in range(dice.randint(0, 30)):
+        await asyncio.sleep(0)
+    await asyncio.wait({task}, timeout=dice.choice((0.0, 0.002, 0.01)))
+    task.cancel()
+    await asyncio.wait({task})
+
+
 @pytest.mark.parametrize("seed", range(3))
 async def test_once_consumers_recover_everything_drains_once_each_and_in_order(control: Control, seed: int) -> None:
-    dice = random.Random(seed)  # noqa: S311 - a choice, not a secret
+    await drains(random.Random(seed), [control])  # noqa: S311 - a choice, not a secret
+
+
+@pytest.mark.parametrize("seed", range(3, 6))
+async def test_so_it_does_with_two_replicas_whose_passes_die_and_tasks_that_fail(
+    state_db: str, queue_db: str, tmp_path: Path, seed: int
+) -> None:
+    with registered(pull=PULL):
+        async with (
+            control_for(state_db, queue_db, tmp_path) as control,
+            control_for(state_db, queue_db, tmp_path, replica="two") as other,
+        ):
+            await drains(random.Random(seed), [control, other], faults=True)  # noqa: S311 - as above
+
+
+async def drains(dice: random.Random, replicas: Sequence[Control], *, faults: bool = False) -> None:
+    """With `faults`, passes die and attempts fail for as long as new events come."""
+    control = replicas[0]
     org: Org = await an_org(control.pool)
     dag = random_dag(dice)
     await deployed_and_active(control, org, dag.text)
-    flow = ApplyPressure(control.pool, control.after_commit, FlowSettings(release_queue_depth=dice.randint(1, 5)))
+    settings = FlowSettings(release_queue_depth=dice.randint(1, 5))
+    flows = [ApplyPressure(replica.pool, replica.after_commit, settings) for replica in replicas]
     held_ever, left, stuck = 0, list(range(TRIGGERS)), True
     for _ in range(2_000):
         if left:
             await trigger(control, org.id, "shape", "j0", cursor=left.pop(0), request_id=uuid4())
-        await drained(control)
-        await flow.once()
-        await drained(control)
+            if faults:
+                await dies_somewhere(dice, drained(dice.choice(replicas)))
+                await dies_somewhere(dice, dice.choice(flows).once())
+        await drained(dice.choice(replicas))
+        await asyncio.gather(*(flow.once() for flow in flows))
+        await drained(dice.choice(replicas))
         held_ever = max(held_ever, await control.pool.fetchval("SELECT count(*) FROM held_events"))
         stuck = stuck and bool(left)
         tasks = [task for task in await runnable(control) if not (stuck and task[1] == dag.slow)]
         for task, _, cursor, dataset, version in dice.sample(tasks, min(len(tasks), dice.randint(1, 6))):
-            await run_one(control, task, cursor, dataset, version)
+            fault = dice.choice(("fails", "dies", None, None)) if faults and left else None
+            await run_one(dice.choice(replicas), task, cursor, dataset, version, fault=fault)
         if not left and not await control.pool.fetchval(
             "SELECT EXISTS (SELECT FROM held_events) OR EXISTS (SELECT FROM tasks WHERE status = 'Queued')"
         ):
@@ -97,7 +145,7 @@ async def test_once_consumers_recover_everything_drains_once_each_and_in_order(c
     assert held_ever, "nothing was ever held: the DAG shows nothing"
     await assert_complete(control, dag)
     assert not await control.pool.fetchval("SELECT EXISTS (SELECT FROM pauses WHERE until IS NULL)") or await settles(
-        control, flow
+        control, flows[0]
     )
 
 
