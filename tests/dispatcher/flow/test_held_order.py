@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -74,10 +75,10 @@ async def test_events_of_one_completion_and_of_calls_before_it_keep_the_order_of
     """The ids of its events follow from their contents, and say nothing about the order."""
     user = await paused_readers(control, org)
     order = random.Random(7).sample(range(100), 60)  # noqa: S311 - an order, not a secret
-    task, dataset, version = await control.pool.fetchrow(LOAD)
+    ((task, dataset, version),) = await control.pool.fetch(LOAD)
     events = [EventBody(dataset_uuid=dataset, dataset_version=version, cursor=cursor) for cursor in order]
     lease, claims = await claimed(control, task)
-    fence = {"task_id": lease.task.task_id, "attempt": lease.attempt, "lease_token": lease.lease_token}
+    fence: dict[str, Any] = {"task_id": lease.task.task_id, "attempt": lease.attempt, "lease_token": lease.lease_token}
     for some in (events[:20], events[20:40]):
         await accept_events(control, EventsRequest(events=some, **fence), claims)
     await control.completer()(completion(lease, events=events[40:]), claims)
