@@ -79,8 +79,8 @@ async def test_events_of_one_completion_and_of_calls_before_it_keep_the_order_of
     events = [EventBody(dataset_uuid=dataset, dataset_version=version, cursor=cursor) for cursor in order]
     lease, claims = await claimed(control, task)
     fence: dict[str, Any] = {"task_id": lease.task.task_id, "attempt": lease.attempt, "lease_token": lease.lease_token}
-    for some in (events[:20], events[20:40]):
-        await accept_events(control, EventsRequest(events=some, **fence), claims)
+    for call in (events[:20], events[20:40]):
+        await accept_events(control, EventsRequest(events=call, **fence), claims)
     await control.completer()(completion(lease, events=events[40:]), claims)
     await drained(control)
     for job in READERS:
