@@ -1,7 +1,7 @@
 # Every target sets itself up first (tools/setup_env.py); when nothing changed that takes a moment.
 # PYTHON=python3.12 chooses the Python, ARGS=... goes to the command.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo up test test-all check fix bench docs lock clean
+.PHONY: help setup demo up test test-all check fix bench docs templates lock clean
 MAKEFLAGS += --no-print-directory
 BIN := .venv/bin
 PY := $(or $(PYTHON),$(shell for p in python3 python3.13 python3.12 python3.11; do command -v $$p && break; done))
@@ -50,6 +50,9 @@ bench: setup ## every benchmark in bench/, one after the other
 
 docs: setup ## the generated parts of docs/
 	@$(BIN)/python -m tools.write_docs $(ARGS)
+
+templates: setup ## the CloudFormation of deploy/aws
+	@$(BIN)/python -m deploy.aws.render
 
 lock: ## requirements.lock again from pyproject.toml (needs uv; ARGS=--upgrade)
 	@"$(PY)" tools/lock $(ARGS)

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-SOURCES = ("tracelake", "tracelake_demo", "tracelake_devchain", "trace_udf", "bench", "tools")
+SOURCES = ("tracelake", "tracelake_demo", "tracelake_devchain", "trace_udf", "bench", "tools", "deploy")
 WORDS = (
     r"doors?|doorways?|told|promises?|owe[ds]?|handed|bells?|askers?|janitors?|reapers?|wish(es)?|knocks?|furnish\w*"
     r"|twins?|seams?|patiently|patience|in[ _]hand|in[ _]force|code[ _]of[ _]users"

@@ -1,0 +1,1 @@
+"""CloudFormation for AWS, rendered from Python into `deploy/aws/trace.json` (`make templates`)."""
