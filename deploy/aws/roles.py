@@ -181,7 +181,7 @@ def _write_logs(group: str) -> Json:
 
 
 def _runner() -> list[Json]:
-    """Of the function that runs code of users. Lambda writes its log and plugs in its network; the code itself, whose
+    """Of the function that runs user code. Lambda writes its log and plugs in its network; the code itself, whose
     calls carry the key `lambda:SourceFunctionArn`, may do nothing.
     """
     interfaces = ["ec2:CreateNetworkInterface", "ec2:DescribeNetworkInterfaces", "ec2:DeleteNetworkInterface"]

@@ -308,7 +308,7 @@ def _balancer(template: Template) -> None:
 
 
 def _runner(template: Template) -> None:
-    """Code of users: it reaches the task APIs and S3, and its role gives it nothing."""
+    """User code: it reaches the task APIs and S3, and its role gives it nothing."""
     variables = {name: value for name, value in addresses().items() if name.endswith("_TASK")}
     environment = {"TRACE_TLS__CA": "/var/task/ca.pem", **{name: sub(value) for name, value in variables.items()}}
     properties = {
