@@ -18,6 +18,8 @@ TASKS_OF_WORKERS: Final = ("tasks-ecs_platform", "tasks-ecs_platform-bulk")
 INTERFACES: Final = "Lambda needs it to plug in the network, has no narrower right, and the code itself is denied all"
 TASK_ROLE: Final = arn("iam", "role/${Prefix}-task", regional=False)
 """By its name: the role trusts the Dispatcher's, and the Dispatcher's names this one."""
+NAMESPACE: Final = "Trace/${Prefix}"
+"""Of the gauges that the Dispatchers send to CloudWatch."""
 SCHEDULES: Final = "schedule/${Prefix}/*"
 
 
@@ -117,7 +119,7 @@ def _dispatcher() -> list[Json]:
     keys = [arn("kms", "key/*")]
     aliases = [arn("kms", "alias/${Prefix}-task-*")]
     passed = {"StringEquals": {"iam:PassedToService": "scheduler.amazonaws.com"}}
-    own_figures = {"StringEquals": {"cloudwatch:namespace": sub("Trace/${Prefix}")}}
+    own_figures = {"StringEquals": {"cloudwatch:namespace": sub(NAMESPACE)}}
     schedule = ["scheduler:CreateSchedule", "scheduler:UpdateSchedule", "scheduler:DeleteSchedule"]
     return [
         *_read_secret("dispatcher"),

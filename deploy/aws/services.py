@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from deploy.aws.network import GATEWAY, HTTPS, INTERNAL, OUTBOUND, PRIVATE, PUBLIC, TASK, group_id, subnets
-from deploy.aws.roles import agent_id, role_id
+from deploy.aws.roles import NAMESPACE, agent_id, role_id
 from deploy.aws.storage import secret_id
 from deploy.aws.template import Json, Template, acknowledged, arn_of, attribute, named, ref, sub, when
 from tracelake.udf.lambda_function import HANDLER
@@ -59,6 +59,8 @@ def service_list() -> list[Service]:
         "TRACE_DISPATCHER__HOST": "0.0.0.0",  # noqa: S104 - within its security group
         "TRACE_DISPATCHER__TASK_PORT": str(TASK),
         "TRACE_DISPATCHER__INTERNAL_PORT": str(INTERNAL),
+        "TRACE_METRICS__CLOUDWATCH_NAMESPACE": NAMESPACE,
+        "TRACE_METRICS__CLOUDWATCH_REGION": REGION,
         "TRACE_TOKENS__SIGNER": "kms",
         "TRACE_TOKENS__KMS_REGION": REGION,
         "TRACE_TOKENS__KMS_ALIAS_PREFIX": "alias/${Prefix}-task-",

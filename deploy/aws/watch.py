@@ -6,6 +6,7 @@ import json
 from typing import Any, Final
 
 from deploy.aws.network import SERVICES
+from deploy.aws.roles import NAMESPACE
 from deploy.aws.storage import queue_id, queues
 from deploy.aws.template import Json, Template, arn_of, attribute, named, ref, sub, when
 from tracelake.settings import WorkerSettings
@@ -52,6 +53,9 @@ def _alarms(template: Template) -> None:
         gone = f"no {service} runs"
         count = ("ECS/ContainerInsights", "RunningTaskCount")
         _alarm(template, f"{service.capitalize()}GoneAlarm", *count, of_service, below=1, about=gone, running=True)
+    for loop, what in (("Lease", "expired leases are not ended"), ("Retry", "tasks that are due are not repeated")):
+        late = (NAMESPACE, f"trace_{loop.lower()}_lag_seconds")
+        _alarm(template, f"{loop}LagAlarm", *late, {}, above=60, about=f"{what}: see the log of the dispatcher")
     balancer = {"LoadBalancer": attribute("Balancer", "LoadBalancerFullName")}
     errors = ("ApplicationELB", "HTTPCode_Target_5XX_Count")
     _alarm(template, "ErrorsAlarm", *errors, balancer, above=50, about="calls of users fail", statistic="Sum")
@@ -74,10 +78,9 @@ def _alarm(
     running: bool = False,
 ) -> None:
     """`running`: it is an alarm only while the services are to run."""
-    of_aws = namespace.startswith("Trace") or "/" in namespace
     properties: Json = {
         "AlarmDescription": about,
-        "Namespace": namespace if of_aws else f"AWS/{namespace}",
+        "Namespace": sub(namespace) if "/" in namespace else f"AWS/{namespace}",
         "MetricName": metric,
         "Dimensions": [{"Name": key, "Value": value} for key, value in dimensions.items()],
         "Statistic": "Minimum" if above is None else statistic,

@@ -77,6 +77,7 @@ def test_the_variables_of_a_service_are_settings_that_its_process_accepts(name: 
     if "TRACE_QUEUE__BACKEND" in environment(container):
         assert settings.queue.prefix == "trace-"
     if name == "dispatcher":
+        assert settings.metrics.cloudwatch_namespace == STACK.resource("LeaseLagAlarm")["Namespace"]
         assert settings.credentials.role_arn == STACK.arn("TaskRole")
         assert settings.udf.lambda_function == STACK.resource("RunnerFunction")["FunctionName"]
         assert settings.runtimes["lambda"].timeout_seconds == FUNCTION_SECONDS
