@@ -11,6 +11,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -170,6 +171,26 @@ def test_a_child_that_keeps_dying_at_its_start_is_held_back_and_the_others_go_on
         assert watched.seen("other") == other
 
     supervised(folder, work)
+
+
+def test_a_child_that_failed_thousands_of_times_is_still_restarted(folder: Path) -> None:
+    """As with settings that are wrong for a night: it starts once they are right."""
+    is_fixed = False
+    works = child("misconfigured", "ready(); beat()")
+
+    def launch() -> Launch:
+        if not is_fixed:
+            raise SetupError("a setting is wrong")
+        return works.launch()
+
+    async def work(watched: Watched) -> None:
+        nonlocal is_fixed
+        await watched.supervisor.start([replace(works, launch=launch)])
+        await until(lambda: watched.seen("misconfigured").restarts > 2000, "it has failed thousands of times")
+        is_fixed = True
+        await until(lambda: watched.seen("misconfigured").state == "ready", "it runs")
+
+    supervised(folder, work, backoff_seconds=0.0001, backoff_max_seconds=0.0001)
 
 
 def test_an_essential_child_that_is_killed_at_its_start_is_waited_for(folder: Path) -> None:

@@ -5,14 +5,13 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 
-from tracelake.domain.task import Backoff
 from tracelake.runtime.retry import delay_after
 from tracelake.settings import DeliverySettings
 
 
 def pause_before_next(attempt: int, asked_for: float | None, settings: DeliverySettings) -> float:
     """Seconds, with backoff. A longer pause that the receiver asks for is kept, up to the longest of the settings."""
-    own = delay_after(attempt, Backoff(settings.backoff_seconds, settings.backoff_max_seconds))
+    own = delay_after(attempt, settings.backoff_seconds, settings.backoff_max_seconds)
     return max(own, min(asked_for or 0.0, settings.backoff_max_seconds))
 
 

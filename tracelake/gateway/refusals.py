@@ -12,6 +12,7 @@ from fastapi import Request, Response
 
 from tracelake.errors import TraceError
 from tracelake.runtime.listeners import on_refusal
+from tracelake.runtime.retry import sleep_unless
 from tracelake.wire.internal.refusals import STORED_EVERY_SECONDS, Refusal, RefusalCounts, RefusedAs
 
 log = structlog.get_logger()
@@ -67,7 +68,5 @@ async def send_counts(counts: RefusalCounts, send: Send) -> None:
 async def _send_until(stop: asyncio.Event, counts: RefusalCounts, send: Send, every: float) -> None:
     is_last = False
     while not is_last:
-        with suppress(TimeoutError):
-            await asyncio.wait_for(stop.wait(), every)
-        is_last = stop.is_set()  # before it sends: what is refused meanwhile is sent by one more turn
+        is_last = await sleep_unless(stop, every)  # before it sends: what is refused meanwhile is sent by one more turn
         await send_counts(counts, send)

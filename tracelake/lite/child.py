@@ -23,7 +23,7 @@ from tracelake.lite.end_orphans import OrphanGuard, end_sessions
 from tracelake.lite.launch import Launch, spawn
 from tracelake.lite.log_files import last_lines
 from tracelake.runtime.disk import is_full
-from tracelake.runtime.retry import sleep_unless
+from tracelake.runtime.retry import delay_after, sleep_unless
 from tracelake.settings import UpSettings
 
 State = Literal["waiting", "starting", "ready", "restarting", "held back", "stopping", "stopped", "failed"]
@@ -119,7 +119,7 @@ class SupervisedChild:
             reason = await self._run_once()
             if self._stopping.is_set():
                 return
-            restarts = self.status.restarts + 1
+            restarts, pause = self.status.restarts + 1, self._backoff()
             if self._failures < FAILURES_BEFORE_HELD_BACK:
                 self._set_state("restarting", pid=None, status=reason, restarts=restarts)
             elif self.child.essential and self._ended_by_itself and not self.first_ready.done():
@@ -127,11 +127,11 @@ class SupervisedChild:
                 self.first_ready.set_exception(self._cannot_start(reason))
                 return
             else:
-                why = self._held_back_reason(reason)
+                why = self._held_back_reason(reason, pause)
                 self._set_state("held back", pid=None, status=why, held_back=why, restarts=restarts)
                 if not self.child.essential and not self.first_ready.done():
                     self.first_ready.set_result(None)
-            await sleep_unless(self._stopping, self._backoff())
+            await sleep_unless(self._stopping, pause)
 
     async def _run_once(self) -> str:
         """Runs the process from start to end; returns why it ended."""
@@ -275,10 +275,10 @@ class SupervisedChild:
 
     def _backoff(self) -> float:
         settings = self._context.settings
-        return float(min(settings.backoff_seconds * 2 ** (self._failures - 1), settings.backoff_max_seconds))
+        return delay_after(self._failures, settings.backoff_seconds, settings.backoff_max_seconds)
 
-    def _held_back_reason(self, reason: str) -> str:
-        again = time.strftime("%H:%M:%S", time.localtime(time.time() + self._backoff()))
+    def _held_back_reason(self, reason: str, pause: float) -> str:
+        again = time.strftime("%H:%M:%S", time.localtime(time.time() + pause))
         last = last_lines(self._log, 1)
         logged = f"; its log ends: {last}" if last else ""
         if is_full(self._log.parent):

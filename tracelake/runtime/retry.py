@@ -26,14 +26,14 @@ BACKOFF = Backoff(0.05, 1.0)
 _random = random.Random()  # noqa: S311 - spreads retries; protects nothing
 
 
-def delay_after(attempt: int, backoff: Backoff) -> float:
-    """Seconds to wait after this attempt, with jitter."""
-    return retry_delay(attempt, backoff, _random.random())
+def delay_after(attempt: int, first_seconds: float, longest_seconds: float) -> float:
+    """Seconds to wait after this attempt, with jitter: doubling from the first to the longest."""
+    return retry_delay(attempt, Backoff(first_seconds, longest_seconds), _random.random())
 
 
 def delays() -> Iterator[float]:
     """Seconds to wait after each failure in a row."""
-    return (delay_after(attempt, BACKOFF) for attempt in count(1))
+    return (delay_after(attempt, BACKOFF.first_seconds, BACKOFF.longest_seconds) for attempt in count(1))
 
 
 def log_outage(outage: Exception) -> None:

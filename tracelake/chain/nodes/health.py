@@ -15,9 +15,7 @@ from dataclasses import dataclass
 from tracelake.chain.nodes.limits_server import limits_of
 from tracelake.chain.nodes.rpc_pool import Endpoint, RpcPool
 from tracelake.errors import ProviderError, ProviderThrottled
-
-_DOUBLINGS = 60
-"""More than any rest needs to get to its longest, and no number too large to be a float."""
+from tracelake.runtime.retry import delay_after
 
 _lock = threading.Lock()
 _of_pool: dict[RpcPool, Health] = {}
@@ -95,8 +93,6 @@ class Health:
         asked_for = error.retry_after if isinstance(error, ProviderThrottled) else None
         if began >= standing.rests_until or asked_for:
             standing.failures += began >= standing.rests_until
-            most = min(self._pool.longest_rest, self._pool.rest * 2.0 ** min(standing.failures - 1, _DOUBLINGS))
-            pause = self._jitter.uniform(most / 2, most)
-            standing.rests_until = max(
-                standing.rests_until, now + max(pause, min(asked_for or 0, self._pool.longest_rest))
-            )
+            longest = self._pool.longest_rest
+            pause = max(delay_after(standing.failures, self._pool.rest, longest), min(asked_for or 0, longest))
+            standing.rests_until = max(standing.rests_until, now + pause)
