@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tracelake.domain.filter.evaluate import holds
+from tests.support.evaluate_filter import holds
 from tracelake.domain.filter.from_json import from_json
 from tracelake.domain.filter.parse import parse_where
 from tracelake.domain.filter.tree import InvalidFilter, as_json, columns_of

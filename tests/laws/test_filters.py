@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tracelake.domain.filter.evaluate import holds
+from tests.support.evaluate_filter import holds
 from tracelake.domain.filter.from_json import from_json
 from tracelake.domain.filter.parse import parse_where
 from tracelake.domain.filter.tree import (

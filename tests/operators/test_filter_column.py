@@ -9,8 +9,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.support.evaluate_filter import holds
 from tracelake.data.filter_column import as_column
-from tracelake.domain.filter.evaluate import holds
 from tracelake.domain.filter.parse import parse_where
 from tracelake.domain.filter.tree import (
     AllOf,

@@ -14,6 +14,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from pyspark.sql import functions as F  # noqa: N812 - the usual name
 from pyspark.sql import types as st
 
+from tests.support.evaluate_filter import holds
 from tests.support.postgres import RunningServer
 from tests.support.spark.hot_tables import block_hash, chain, hot_table, rows_of, unheld
 from tests.support.spark.session import a_session
@@ -28,7 +29,6 @@ from tracelake.data.postgres.source import cut, read_postgres
 from tracelake.data.postgres.sql_text import columns_of
 from tracelake.data.postgres.staging import make_staging, sweep_staging
 from tracelake.data.postgres.worker_connection import driver_errors, open_session, run
-from tracelake.domain.filter.evaluate import holds
 from tracelake.domain.filter.parse import parse_where
 from tracelake.errors import BadInput, DatabaseUnavailable, SnapshotMoved
 from tracelake.spark.failures import typed

@@ -11,7 +11,7 @@ import asyncpg
 import psycopg
 import pytest
 
-from tests.support.indexes import OVER_HISTORY
+from tests.support.indexes import IN_DATA, OVER_HISTORY
 from tracelake.store.db import STEADY
 from tracelake.store.migrate import Database
 from tracelake.store.queries import FOLDER, queries
@@ -19,10 +19,6 @@ from tracelake.store.queries import FOLDER, queries
 ADMINISTRATIVE = {"describe", "first_start", "restore", "roles_data", "roles_queue", "roles_state"}
 """Run through psycopg by the owner, not prepared by the Dispatcher."""
 FILES = sorted(path.stem for path in FOLDER.glob("*.sql") if path.stem not in ADMINISTRATIVE)
-
-
-IN_DATA = {"applied_batches", "deliveries"}
-"""Statements about data Postgres."""
 
 
 @pytest.mark.parametrize("file", FILES)

@@ -12,6 +12,7 @@ import asyncpg
 import pytest
 
 import tracelake
+from tests.support.indexes import IN_DATA
 from tracelake.store.db import open_pool
 from tracelake.store.queries import Row, fetch_row, fetch_rows, find_row, queries
 
@@ -27,22 +28,40 @@ class Pair(Row, frozen=True):
     right: int
 
 
-def test_every_typed_row_has_the_columns_of_its_statement(state_db: str) -> None:
+def test_every_typed_row_has_the_columns_of_its_statement(state_db: str, data_db: str) -> None:
     rows = {row for path in PACKAGE.rglob("*.py") if path != PACKAGE / "store/queries.py" for row in rows_read(path)}
     assert len(rows) > 20
 
     async def differences() -> dict[str, tuple[list[str], tuple[str, ...]]]:
-        connection = await asyncpg.connect(state_db)
+        connections = {dsn: await asyncpg.connect(dsn) for dsn in (state_db, data_db)}
         wrong = {}
         for (file, name), row in rows:
-            prepared = await connection.prepare(queries(file)[name])
+            prepared = await connections[data_db if file in IN_DATA else state_db].prepare(queries(file)[name])
             columns = [attribute.name for attribute in prepared.get_attributes()]
             if columns != list(row.__struct_fields__):
                 wrong[f"{file}.{name}"] = (columns, row.__struct_fields__)
-        await connection.close()
+        for connection in connections.values():
+            await connection.close()
         return wrong
 
     assert asyncio.run(differences()) == {}
+
+
+def test_no_column_of_a_record_is_read_by_its_name() -> None:
+    """Of what asyncpg returns: a name that no statement has would be found when it runs, a wrong type never."""
+    found = [f"{path.relative_to(PACKAGE)}: {text}" for path in PACKAGE.rglob("*.py") for text in names_read(path)]
+    assert found == []
+
+
+def test_a_column_that_is_read_by_its_name_is_found(tmp_path: Path) -> None:
+    module = tmp_path / "verb.py"
+    module.write_text(
+        "async def verb(pool):\n"
+        "    found, one = await pool.fetch('SELECT'), await pool.fetchrow('SELECT')\n"
+        "    listed = [row['a'] for row in found] + [row['c'] for row in await pool.fetch('SELECT')]\n"
+        "    return listed, one['b'], found[0]['d']"
+    )
+    assert sorted(names_read(module)) == ["found[0]['d']", "one['b']", "row['a']", "row['c']"]
 
 
 def test_a_row_whose_fields_are_not_the_columns_is_refused(state_db: str) -> None:
@@ -90,3 +109,35 @@ def statement(node: ast.expr, names: dict[str, ast.expr]) -> Statement:
         case ast.Call(func=ast.Name(id="queries"), args=[ast.Constant(value=str() as file_name)]):
             return (file_name,)
     raise AssertionError(f"no named statement: {ast.unparse(node)}")
+
+
+def names_read(path: Path) -> Iterator[str]:
+    """Each `record["name"]` in a module, of a record that is read there."""
+    for function in ast.walk(ast.parse(path.read_text())):
+        if isinstance(function, Functions):
+            records = {name for name, value in assignments(function) if is_fetch(value)}
+            for node in ast.walk(function):
+                if isinstance(node, ast.For | ast.AsyncFor | ast.comprehension):
+                    records |= {ast.unparse(node.target)} if is_fetch(node.iter) or is_of(node.iter, records) else set()
+            for node in ast.walk(function):
+                if (
+                    isinstance(node, ast.Subscript)
+                    and isinstance(node.slice, ast.Constant)
+                    and is_of(node.value, records)
+                ):
+                    yield from [ast.unparse(node)] * isinstance(node.slice.value, str)
+
+
+def is_fetch(node: ast.expr) -> bool:
+    match node:
+        case ast.Await(value=ast.Call(func=ast.Attribute(attr="fetch" | "fetchrow"))):
+            return True
+        case ast.BoolOp(values=values) | ast.Tuple(elts=values):
+            return any(map(is_fetch, values))
+        case ast.IfExp(body=body, orelse=other):
+            return is_fetch(body) or is_fetch(other)
+    return False
+
+
+def is_of(node: ast.expr, records: set[str]) -> bool:
+    return ast.unparse(node.value if isinstance(node, ast.Subscript) else node) in records

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 # What must be found among finished rows too: a row by its id, a duplicate by its key, what a backfill has used.
+IN_DATA = {"applied_batches", "deliveries"}
+"""Files of statements about data Postgres."""
 OVER_HISTORY = {
     "tasks_pkey",
     "idx_tasks_job_dedupe",

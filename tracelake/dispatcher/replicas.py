@@ -7,7 +7,7 @@ from pathlib import Path
 
 import asyncpg
 
-from tracelake.store.queries import queries
+from tracelake.store.queries import fetch_column, queries
 
 
 def host_of(replica: str) -> str:
@@ -26,6 +26,6 @@ async def take_over(pool: asyncpg.Pool, replica: str) -> int:
     If the other process does run (in another container with the same host name), its wake-ups are sent twice: harmless.
     """
     sql = queries("outbox")
-    takers = [taker for (taker,) in await pool.fetch(sql["takers"], f"{host_of(replica)}:")]
+    takers = await fetch_column(pool, sql["takers"], f"{host_of(replica)}:")
     dead = [taker for taker in takers if not is_alive(taker)]
     return int(await pool.fetchval(sql["let_go"], dead)) if dead else 0

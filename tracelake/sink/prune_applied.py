@@ -16,12 +16,17 @@ import asyncpg
 from tracelake.errors import TraceError
 from tracelake.runtime.background import repeat
 from tracelake.store.db import OUTAGES
-from tracelake.store.queries import queries
+from tracelake.store.queries import Row, fetch_rows, queries
 from tracelake.wire.client import DispatcherClient
 
 BATCH: Final = 500
 BEAT_SECONDS: Final = 60.0
 FRONT: Final = (datetime.fromtimestamp(0, UTC), UUID(int=0))
+
+
+class OldRecord(Row, frozen=True):
+    publish_id: UUID
+    applied_at: datetime
 
 
 async def keep_pruning(pool: asyncpg.Pool, dispatcher: DispatcherClient, keep: timedelta) -> NoReturn:
@@ -33,11 +38,11 @@ async def keep_pruning(pool: asyncpg.Pool, dispatcher: DispatcherClient, keep: t
 async def prune_applied(pool: asyncpg.Pool, dispatcher: DispatcherClient, keep: timedelta) -> int:
     """All that are old enough, a batch at a time; how many were deleted."""
     sql, pruned, after = queries("applied_batches"), 0, FRONT
-    while rows := await pool.fetch(sql["old"], keep, *after, BATCH):
-        committed = await _committed(dispatcher, [row["publish_id"] for row in rows])
+    while rows := await fetch_rows(pool, sql["old"], OldRecord, keep, *after, BATCH):
+        committed = await _committed(dispatcher, [row.publish_id for row in rows])
         if committed:
             pruned += int(await pool.fetchval(sql["prune"], committed))
-        after = (rows[-1]["applied_at"], rows[-1]["publish_id"])
+        after = (rows[-1].applied_at, rows[-1].publish_id)
     return pruned
 
 

@@ -31,6 +31,11 @@ class User(Row, frozen=True):
         return self.org_id, self.id, self.role
 
 
+class UserToken(Row, frozen=True):
+    id: UUID
+    token_hash: bytes
+
+
 async def find_user(pool: asyncpg.Pool, named: str) -> User | None:
     """By the subject of a verified token, or by the id of a personal access token (`token_name`)."""
     token = token_named(named)
@@ -42,9 +47,8 @@ async def find_user(pool: asyncpg.Pool, named: str) -> User | None:
 async def find_user_token(pool: asyncpg.Pool, token_hash: bytes) -> UUID | None:
     """The id of a personal access token that holds; it is marked as used."""
     sql = queries("user_tokens")
-    found = await pool.fetchrow(sql["find_token"], token_hash)
-    if found is None or not hmac.compare_digest(found["token_hash"], token_hash):
+    found = await find_row(pool, sql["find_token"], UserToken, token_hash)
+    if found is None or not hmac.compare_digest(found.token_hash, token_hash):
         return None
-    await pool.execute(sql["mark_used"], found["id"])
-    token: UUID = found["id"]
-    return token
+    await pool.execute(sql["mark_used"], found.id)
+    return found.id

@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import asyncpg
 import msgspec
@@ -58,6 +58,11 @@ async def fetch_row(database: Queryable, statement: str, row: type[R], *argument
     if found is None:
         raise LookupError(f"{name_of(statement)} returned no row")
     return found
+
+
+async def fetch_column(database: Queryable, statement: str, *arguments: object) -> list[Any]:
+    """The first column of each row."""
+    return [record[0] for record in await database.fetch(statement, *arguments)]
 
 
 def _typed(statement: str, row: type[R], records: Sequence[asyncpg.Record]) -> list[R]:

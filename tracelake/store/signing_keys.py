@@ -22,7 +22,7 @@ from tracelake.errors import NotFound, SetupError
 from tracelake.ports import KeyPlan, PublicKey, Signer
 from tracelake.runtime.crash_points import crash_point
 from tracelake.settings import TokenSettings
-from tracelake.store.queries import queries
+from tracelake.store.queries import Row, fetch_column, fetch_row, queries
 
 LAG: Final = timedelta(hours=1)
 """How far behind a replica may be: it may sign with the former key until its next `maintain_keys`."""
@@ -30,9 +30,16 @@ LAST_TOKEN: Final = timedelta(seconds=LONGEST_LIFE_SECONDS) + LAG
 """Not the setting, which may have been larger when the last token was issued."""
 
 
+class PlannedKeys(Row, frozen=True):
+    signing: str | None
+    retired: list[str]
+    foreign_keys: list[str]
+    rotation_due: bool
+
+
 async def published(pool: asyncpg.Pool) -> dict[str, Any]:
     """The JWKS document, the same from every replica, with the epoch of the tokens that are valid."""
-    keys = [jwk for (jwk,) in await pool.fetch(queries("signing_keys")["list_published"])]
+    keys = await fetch_column(pool, queries("signing_keys")["list_published"])
     return {"keys": keys, "epoch": await current_epoch(pool)}
 
 
@@ -77,14 +84,14 @@ async def update_keys(
         if following := await connection.fetchval(sql["find_next"], held, overlap):
             await connection.execute(sql["end_signing"], LAST_TOKEN)
             await connection.execute(sql["begin_signing"], following)
-        [(signing, retired, foreign, rotation_due)] = await connection.fetch(sql["plan"], held, rotate_after)
-    if foreign:
+        plan = await fetch_row(connection, sql["plan"], PlannedKeys, held, rotate_after)
+    if plan.foreign_keys:
         raise SetupError(
-            f"these keys sign other tokens already: {', '.join(foreign)}",
+            f"these keys sign other tokens already: {', '.join(plan.foreign_keys)}",
             where="tokens.key_folder",
             hint="a key has one purpose; remove them from the folder",
         )
-    return KeyPlan(signing, tuple(retired), rotation_due)
+    return KeyPlan(plan.signing, tuple(plan.retired), plan.rotation_due)
 
 
 async def _update_signer(

@@ -16,6 +16,7 @@ import pytest
 from psycopg import sql
 
 from tests.support.data_reader import reader_of
+from tests.support.evaluate_filter import holds
 from tests.support.postgres import RunningServer
 from tests.support.spark.hot_tables import chain, hot_table, rows_of
 from tests.support.systems.sail import SailSystem, sail_system
@@ -27,7 +28,6 @@ from tracelake.data.hot.view import held, view_of
 from tracelake.data.hot.writer import rewrite
 from tracelake.data.postgres.column_types import wide
 from tracelake.domain.buffered import Column, Declaration
-from tracelake.domain.filter.evaluate import holds
 from tracelake.domain.filter.parse import parse_where
 from tracelake.domain.ranges import Range
 from tracelake.errors import Unavailable

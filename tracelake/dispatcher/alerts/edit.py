@@ -14,7 +14,7 @@ from tracelake.domain.alerts import MOST_DEFINITIONS
 from tracelake.domain.text.suggest import closest
 from tracelake.errors import Conflict, InvalidRequest
 from tracelake.store.identity import User
-from tracelake.store.queries import Connection, queries
+from tracelake.store.queries import Connection, fetch_column, queries
 from tracelake.wire.user.alerts import AlertChange, AlertRequest, AlertRow, Removed
 
 
@@ -71,8 +71,7 @@ async def delete_alert(pool: asyncpg.Pool, user: User, name: str) -> Removed:
 
 
 async def _link(connection: Connection, org: UUID, alert_id: UUID, names: Sequence[str]) -> None:
-    linked = await connection.fetch(queries("alerts")["link_channels"], org, alert_id, list(names))
-    existing = {name for (name,) in linked}
+    existing = await fetch_column(connection, queries("alerts")["link_channels"], org, alert_id, list(names))
     for position, name in enumerate(names):
         if name not in existing:
             hint = closest(name, await channel_names(connection, org)) or "add it first: `trace alert channel create`"

@@ -6,7 +6,7 @@ from uuid import UUID
 
 from tracelake.domain.text.suggest import closest
 from tracelake.errors import NotFound
-from tracelake.store.queries import Queryable, queries
+from tracelake.store.queries import Queryable, fetch_column, queries
 from tracelake.wire.user.alerts import AlertList, AlertRow, ChannelList, ChannelRow
 
 
@@ -35,11 +35,11 @@ async def show_channel(database: Queryable, org_id: UUID, name: str) -> ChannelR
 
 
 async def channel_names(database: Queryable, org_id: UUID) -> list[str]:
-    return [name for (name,) in await database.fetch(queries("alerts")["list_channel_names"], org_id)]
+    return await fetch_column(database, queries("alerts")["list_channel_names"], org_id)
 
 
 async def no_alert(database: Queryable, org_id: UUID, name: str) -> NotFound:
-    known = [known for (known,) in await database.fetch(queries("alerts")["list_definition_names"], org_id)]
+    known = await fetch_column(database, queries("alerts")["list_definition_names"], org_id)
     return NotFound(f"there is no alert {name!r}", where="alert in the path", hint=closest(name, known))
 
 

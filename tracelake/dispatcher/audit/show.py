@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 from uuid import UUID
 
 import msgspec
@@ -73,4 +74,8 @@ def _follow(entries: Sequence[AuditEntry], seq: int, before: bytes) -> tuple[int
 
 async def _entries(database: Queryable, statement: str, org_id: UUID, place: int, limit: int) -> list[AuditEntry]:
     records = await database.fetch(queries("audit")[statement], org_id, place, limit)
-    return [AuditEntry(**{**record, "detail": msgspec.Raw(record["detail"].encode())}) for record in records]
+    return [_entry(**record) for record in records]
+
+
+def _entry(*, detail: str, **fields: Any) -> AuditEntry:
+    return AuditEntry(detail=msgspec.Raw(detail.encode()), **fields)

@@ -11,7 +11,7 @@ from tracelake.domain.dag.catalog import Catalog, Columns, OperatorSpec, Publish
 from tracelake.domain.dag.graph import reach
 from tracelake.domain.dag.model import Storage
 from tracelake.operators.registry import specs
-from tracelake.store.queries import Queryable, Row, fetch_rows, queries
+from tracelake.store.queries import Queryable, Row, fetch_column, fetch_rows, queries
 
 
 class Published(Row, frozen=True):
@@ -22,6 +22,12 @@ class Published(Row, frozen=True):
     columns: list[Mapping[str, Any]] | None
 
 
+class StoredDeclaration(Row, frozen=True):
+    dag_name: str
+    name: str
+    declaration: Any
+
+
 async def catalog(database: Queryable, org_id: UUID, runtimes: Mapping[str, RuntimeSpec]) -> Catalog:
     sql = queries("dags")
     datasets = await fetch_rows(database, sql["list_published_datasets"], Published, org_id)
@@ -30,8 +36,8 @@ async def catalog(database: Queryable, org_id: UUID, runtimes: Mapping[str, Runt
         edges.setdefault(str(written), set()).add(str(read))
     names = {str(dataset.id): dataset.name for dataset in datasets}
     declared = {
-        (dag_name, name): from_json(declaration)
-        for dag_name, name, declaration in await database.fetch(queries("buffered")["list_declarations"], org_id)
+        (row.dag_name, row.name): from_json(row.declaration)
+        for row in await fetch_rows(database, queries("buffered")["list_declarations"], StoredDeclaration, org_id)
     }
     published = {
         dataset.name: PublishedDataset(
@@ -42,8 +48,8 @@ async def catalog(database: Queryable, org_id: UUID, runtimes: Mapping[str, Runt
         )
         for dataset in datasets
     }
-    alerts = frozenset(name for (name,) in await database.fetch(queries("alerts")["list_definition_names"], org_id))
-    roles = frozenset(slug for (slug,) in await database.fetch(sql["list_role_slugs"], org_id))
+    alerts = frozenset(await fetch_column(database, queries("alerts")["list_definition_names"], org_id))
+    roles = frozenset(await fetch_column(database, sql["list_role_slugs"], org_id))
     return Catalog(operators(), runtimes, published, declared, alerts, roles)
 
 

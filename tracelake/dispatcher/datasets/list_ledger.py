@@ -7,7 +7,7 @@ import msgspec
 
 from tracelake.dispatcher.datasets.show import find_dataset
 from tracelake.store.identity import User
-from tracelake.store.queries import Row, find_row, queries
+from tracelake.store.queries import Row, fetch_column, find_row, queries
 from tracelake.wire.user.ledger import LedgerEntry, LedgerPage, LedgerQuery
 
 
@@ -22,8 +22,8 @@ async def list_ledger(pool: asyncpg.Pool, user: User, name_or_uuid: str, query: 
     sql = queries("ledger")
     # The ends first: commits that are made meanwhile are on a later page.
     ends = await find_row(pool, sql["find_ends"], LedgerEnds, dataset, query.after) or LedgerEnds()
-    records = await pool.fetch(sql["list_entries"], dataset, query.after, query.limit, ends.last_commit)
-    entries = [msgspec.json.decode(entry, type=LedgerEntry) for (entry,) in records]
+    records = await fetch_column(pool, sql["list_entries"], dataset, query.after, query.limit, ends.last_commit)
+    entries = [msgspec.json.decode(entry, type=LedgerEntry) for entry in records]
     last = entries[-1].commit if entries else ends.last_commit
     return LedgerPage(
         dataset_uuid=dataset,

@@ -52,6 +52,12 @@ class ColdCopy:
     commit: int
 
 
+class CopiedGeneration(Row, frozen=True):
+    hot_version: UUID
+    generations: list[UUID]
+    commit: int
+
+
 async def generation_head(pool: asyncpg.Pool, version: UUID) -> GenerationHead:
     """Empty for a generation that does not exist."""
     return await find_row(pool, queries("files")["find_head"], GenerationHead, version) or GenerationHead()
@@ -84,5 +90,5 @@ async def cold_copies(pool: asyncpg.Pool, hot_versions: Sequence[UUID]) -> Mappi
     """
     if not hot_versions:
         return {}
-    records = await pool.fetch(queries("relations")["list_cold_copies"], list(hot_versions))
-    return {hot_version: ColdCopy(tuple(generations), commit) for hot_version, generations, commit in records}
+    rows = await fetch_rows(pool, queries("relations")["list_cold_copies"], CopiedGeneration, list(hot_versions))
+    return {row.hot_version: ColdCopy(tuple(row.generations), row.commit) for row in rows}

@@ -18,7 +18,7 @@ from tracelake.dispatcher.datasets.partitions import ColdCopy, Partition, cold_c
 from tracelake.domain.flow.pressure import Priority
 from tracelake.errors import InvalidRequest, LeaseLost, NotFound
 from tracelake.store.identity import User
-from tracelake.store.queries import Row, fetch_rows, queries
+from tracelake.store.queries import Row, fetch_column, fetch_rows, find_row, queries
 from tracelake.wire.internal.queries import (
     MAX_READABLE,
     ColdFilesAnswer,
@@ -60,31 +60,37 @@ async def user_relations(pool: asyncpg.Pool, user: User, request: RelationsReque
     tables = await fetch_rows(pool, queries("relations")["list_user_tables"], Table, *user.reads_as, names, *moments)
     readable: list[str] = []
     if len(tables) < len(names):
-        records = await pool.fetch(queries("relations")["list_readable_names"], *user.reads_as, MAX_READABLE)
-        readable = [name for (name,) in records]
+        sql = queries("relations")["list_readable_names"]
+        readable = await fetch_column(pool, sql, *user.reads_as, MAX_READABLE)
     relations = await _relations(pool, tables, request) if request.files else _without_files(tables)
     return RelationsAnswer(org_id=user.org_id, user_id=user.id, relations=relations, readable=readable)
 
 
+class RunningAttempt(Row, frozen=True):
+    org_id: UUID
+    job_id: UUID
+    priority: str
+
+
 async def task_relations(pool: asyncpg.Pool, request: RelationsRequest) -> RelationsAnswer:
     sql, fence = queries("relations"), (request.task_id, request.attempt, request.lease_token)
-    running = await pool.fetchrow(sql["running_attempt"], *fence)
+    running = await find_row(pool, sql["running_attempt"], RunningAttempt, *fence)
     if running is None:
         raise LeaseLost("the attempt is not the current one, or has ended", where="/attempt", hint="stop the task")
-    org_id, job_id, priority = running
     tables = await fetch_rows(
         pool,
         sql["list_task_tables"],
         Table,
-        org_id,
+        running.org_id,
         [table.name for table in request.tables],
         [table.dataset_version for table in request.tables],
         [table.commit for table in request.tables],
         *_moments([table.as_of for table in request.tables]),
-        job_id,
+        running.job_id,
     )
     relations = await _relations(pool, tables, request)
-    return RelationsAnswer(org_id=org_id, user_id=None, relations=relations, priority=Priority(priority))
+    priority = Priority(running.priority)
+    return RelationsAnswer(org_id=running.org_id, user_id=None, relations=relations, priority=priority)
 
 
 def _moments(moments: Sequence[Moment | None]) -> tuple[list[int | None], list[datetime | None]]:

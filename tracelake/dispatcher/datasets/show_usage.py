@@ -19,7 +19,7 @@ async def show_usage(pool: asyncpg.Pool, org_id: UUID, query: UsageQuery) -> Usa
     generations = await pool.fetch(sql["list_generation_sizes"], org_id, MOST_GENERATIONS)
     older = await pool.fetch(sql["count_old_rows"], org_id, query.days)
     return Usage(
-        tables=[TableUsage(table=row["table_name"], bytes=row["bytes"], rows=row["rows"]) for row in tables],
+        tables=[TableUsage(**row) for row in tables],
         generations=[GenerationUsage(**row) for row in generations],
         days=query.days,
         older=[OldRows(**row) for row in older],

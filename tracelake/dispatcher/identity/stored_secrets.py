@@ -7,10 +7,17 @@ from uuid import UUID
 
 from tracelake.domain.access.seal import Seal
 from tracelake.settings.secrets.hooks import split_secrets
-from tracelake.store.queries import Queryable, queries
+from tracelake.store.queries import Queryable, Row, fetch_rows, queries
 from tracelake.wire.user.secrets import SecretKind
 
 Found = Mapping[tuple[UUID, str], str | None]
+
+
+class SealedSecret(Row, frozen=True):
+    org_id: UUID
+    name: str
+    key_id: str
+    sealed: bytes
 
 
 async def stored_secrets(
@@ -19,8 +26,10 @@ async def stored_secrets(
     """By organisation and name in lower case; None: it is stored, and no key here decrypts it."""
     pairs = [(org, name and name.lower()) for org, name in wanted]
     columns = [org for org, _ in pairs], kind, [name for _, name in pairs]
-    rows = await database.fetch(queries("org_secrets")["find_secrets"], *columns)
-    return {(org, name): seal.open(key_id, sealed, *bound_to(org, kind, name)) for org, name, key_id, sealed in rows}
+    rows = await fetch_rows(database, queries("org_secrets")["find_secrets"], SealedSecret, *columns)
+    return {
+        (row.org_id, row.name): seal.open(row.key_id, row.sealed, *bound_to(row.org_id, kind, row.name)) for row in rows
+    }
 
 
 def bound_to(org: UUID, kind: str, name: str) -> tuple[str, str, str]:

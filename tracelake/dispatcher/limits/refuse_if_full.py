@@ -5,13 +5,18 @@ from __future__ import annotations
 from uuid import UUID
 
 from tracelake.errors import LimitReached
-from tracelake.store.queries import Queryable, queries
+from tracelake.store.queries import Queryable, Row, find_row, queries
+
+
+class FullStorage(Row, frozen=True):
+    bytes: int
+    most: int
 
 
 async def refuse_if_full(database: Queryable, org_id: UUID) -> None:
-    full = await database.fetchrow(queries("org_limits")["storage_of"], org_id)
+    full = await find_row(database, queries("org_limits")["storage_of"], FullStorage, org_id)
     if full is not None:
-        raise LimitReached(storage_sentence(full["bytes"], full["most"]), where="object_bytes", hint=FREE)
+        raise LimitReached(storage_sentence(full.bytes, full.most), where="object_bytes", hint=FREE)
 
 
 def storage_sentence(stored: int, most: int) -> str:

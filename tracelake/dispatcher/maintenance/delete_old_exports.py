@@ -20,7 +20,7 @@ import asyncpg
 from tracelake.dispatcher.maintenance.loop import Periodic
 from tracelake.domain.access.object_names import Folder, ObjectName
 from tracelake.ports import ObjectStore
-from tracelake.store.queries import queries
+from tracelake.store.queries import fetch_column, queries
 
 BATCH: Final = 1_000
 
@@ -40,8 +40,7 @@ class DeleteOldExports(Periodic):
             listed = _exported(self.objects, Folder.parse(self.prefix))
             while batch := await asyncio.to_thread(lambda: list(itertools.islice(listed, BATCH))):
                 ids = list({query for query, _ in batch})
-                rows = await self.pool.fetch(queries("retention")["list_old_queries"], ids, self.keep)
-                old = {query for (query,) in rows}
+                old = set(await fetch_column(self.pool, queries("retention")["list_old_queries"], ids, self.keep))
                 await asyncio.to_thread(self.objects.delete, [name for query, name in batch if query in old])
         return 0
 

@@ -18,7 +18,7 @@ from tracelake.dispatcher.outbox.dispatch import EntryDispatcher, OutboxEntry, W
 from tracelake.dispatcher.outbox.wake_ups import WakeUps
 from tracelake.domain.flow.tiers import BUFFER_QUEUE
 from tracelake.runtime.crash_points import crash_point
-from tracelake.store.queries import Row, fetch_row, fetch_rows, queries
+from tracelake.store.queries import Row, fetch_column, fetch_row, fetch_rows, queries
 
 A = TypeVar("A")
 B = TypeVar("B")
@@ -151,7 +151,7 @@ async def give_slots(pool: asyncpg.Pool) -> int:
     sql = queries("route")
     async with pool.acquire() as connection, connection.transaction():
         await connection.execute(sql["lock_limits"])
-        jobs = [job for (job,) in await connection.fetch(sql["lock_slots"])]
+        jobs = await fetch_column(connection, sql["lock_slots"])
         return int(await connection.fetchval(sql["wake_waiting"], jobs)) if jobs else 0
 
 

@@ -10,7 +10,7 @@ import asyncpg
 from tracelake.dispatcher.signal import Signal
 from tracelake.errors import Unavailable
 from tracelake.runtime.crash_points import crash_point
-from tracelake.store.queries import queries
+from tracelake.store.queries import fetch_column, queries
 from tracelake.wire.user.outbox import OutboxRetryAnswer
 
 
@@ -20,9 +20,9 @@ async def retry_outbox(
     """All of them if no ids are given. Entries that were not given up, or of other organisations, are skipped."""
     crash_point("retry_outbox.before_commit")
     try:
-        rows = await pool.fetch(queries("user_outbox")["retry_given_up"], org_id, ids)
+        retried = await fetch_column(pool, queries("user_outbox")["retry_given_up"], org_id, ids)
     except asyncpg.UniqueViolationError:  # an entry of the same meaning was written at this moment
         raise Unavailable("one of the entries was just written anew", hint="try again") from None
     crash_point("retry_outbox.after_commit")
     outbox.notify()
-    return OutboxRetryAnswer(retried=sorted(entry for (entry,) in rows))
+    return OutboxRetryAnswer(retried=sorted(retried))

@@ -6,7 +6,6 @@ ones when it is stored.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from uuid import UUID, uuid4
 
 import asyncpg
@@ -14,7 +13,7 @@ import asyncpg
 from tracelake.dispatcher.dags.deploy import Runtimes, insert_version
 from tracelake.dispatcher.releases.compare import insert_comparisons
 from tracelake.dispatcher.releases.plan import Planned, plan_change
-from tracelake.dispatcher.releases.resolve import Change
+from tracelake.dispatcher.releases.resolve import ActiveDag, Change
 from tracelake.dispatcher.releases.show import find_release
 from tracelake.dispatcher.signal import AfterCommit
 from tracelake.dispatcher.sources.retire import retire_sources
@@ -22,7 +21,7 @@ from tracelake.domain.ids import OrgId
 from tracelake.errors import Conflict
 from tracelake.runtime.crash_points import crash_point
 from tracelake.store.identity import User
-from tracelake.store.queries import Connection, queries
+from tracelake.store.queries import Connection, fetch_rows, queries
 from tracelake.wire.user.releases import ReleaseAnswer, ReleaseRequest
 
 TRIES = 5
@@ -80,8 +79,8 @@ async def _store(pool: asyncpg.Pool, user: User, request: ReleaseRequest, planne
 
 
 async def _is_current(connection: Connection, change: Change) -> bool:
-    rows: Sequence[asyncpg.Record] = await connection.fetch(queries("releases")["list_active_versions"], change.org)
-    active = {row["dag_name"]: row["id"] for row in rows}
+    rows = await fetch_rows(connection, queries("releases")["list_active_versions"], ActiveDag, change.org)
+    active = {row.dag_name: row.id for row in rows}
     return all(
         active.get(member.new.dag.name) == (None if member.former is None else member.former.id)
         for member in change.members

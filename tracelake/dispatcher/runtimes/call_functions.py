@@ -37,7 +37,7 @@ from tracelake.runtime.logs import log_fields
 from tracelake.runtime.tracing import span
 from tracelake.settings import RuntimeSettings
 from tracelake.store.db import OUTAGES
-from tracelake.store.queries import find_row, queries
+from tracelake.store.queries import fetch_column, find_row, queries
 from tracelake.store.tasks import status_of
 from tracelake.wire.task.lifecycle import Claimed, ClaimRequest, HeartbeatAnswer, HeartbeatRequest, Invocation
 from tracelake.wire.task.outputs import CompleteRequest
@@ -171,8 +171,8 @@ class CallFunctions:
         for tier, most in wanted:
             tasks = [task for tasks in chosen.values() for task in tasks]
             limits = places.total, places.per_org, min(most, room - len(tasks))
-            rows = await self.completer.database.fetch(sql, self._runtimes(), *limits, waiting, str(tier), tasks)
-            chosen[tier] = [task for (task,) in rows]
+            asked = self._runtimes(), *limits, waiting, str(tier), tasks
+            chosen[tier] = await fetch_column(self.completer.database, sql, *asked)
         normal, bulk = (chosen.get(tier, []) for tier in Priority)
         self.shares.took(wanted, len(normal), len(bulk))
         self._bulk.update(bulk)

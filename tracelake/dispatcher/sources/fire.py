@@ -16,7 +16,7 @@ from tracelake.dispatcher.sources.fire_task import find_task, paused, store_task
 from tracelake.dispatcher.sources.operators import makes_task
 from tracelake.errors import Conflict, NotFound
 from tracelake.runtime.crash_points import crash_point
-from tracelake.store.queries import Connection, Row, fetch_row, find_row, queries
+from tracelake.store.queries import Connection, Row, fetch_column, fetch_row, find_row, queries
 from tracelake.wire.user.sources import FireAnswer, FireRequest, ReplayDeliveryRequest
 
 
@@ -72,11 +72,11 @@ class FireSource:
         if not found:
             raise Conflict("the source was changed meanwhile", where="job", hint="try again")
         (stored,) = found.values()
-        events = await self.pool.fetch(queries("sources")["events_of_fire"], named[0], stored.id)
+        events = await fetch_column(self.pool, queries("sources")["events_of_fire"], named[0], stored.id)
         return FireAnswer(
             request_id=request_id,
             task_id=stored.task_id,
-            event_ids=[row["id"] for row in events],
+            event_ids=events,
             delivery_id=stored.id,
             held=stored.held,
             created=stored.is_new,
@@ -90,7 +90,7 @@ async def _fire(
     before = await find_task(connection, org_id, dag, job, request_id)
     if before is not None:
         return _answer(request_id, before.id, (), created=False)
-    events = [row["id"] for row in await connection.fetch(queries("sources")["events_of_fire"], org_id, request_id)]
+    events = await fetch_column(connection, queries("sources")["events_of_fire"], org_id, request_id)
     if events:
         return _answer(request_id, None, events, created=False)
     if source.paused or source.job_id is None:
@@ -98,8 +98,8 @@ async def _fire(
     if makes_task(source.operator or ""):
         task = await store_task(connection, org_id, source.job_id, request_id, {}, body=body)
         return _answer(request_id, task, (), created=True)
-    rows = await connection.fetch(queries("sources")["emit_fire"], org_id, source.job_id, request_id, body)
-    return _answer(request_id, None, [row["id"] for row in rows], created=True)
+    emitted = await fetch_column(connection, queries("sources")["emit_fire"], org_id, source.job_id, request_id, body)
+    return _answer(request_id, None, emitted, created=True)
 
 
 def _answer(request_id: UUID, task_id: UUID | None, events: Any, *, created: bool) -> FireAnswer:

@@ -22,7 +22,7 @@ from tracelake.dispatcher.sources.operators import makes_task
 from tracelake.domain.sources.decide_slots import Decision, Overlap, Rules, Standing, decide_slots, delay_of
 from tracelake.domain.sources.schedule import Dst, Schedule
 from tracelake.runtime.crash_points import crash_point
-from tracelake.store.queries import Connection, Row, fetch_row, fetch_rows, queries
+from tracelake.store.queries import Connection, Row, fetch_column, fetch_row, fetch_rows, queries
 from tracelake.wire.internal.sources import FiredAnswer
 
 BATCH = 100
@@ -87,7 +87,7 @@ async def _fire_batch(pool: asyncpg.Pool) -> StoredSlots | None:
     """None: nothing is due, or others decide it."""
     sql = queries("schedules")
     async with pool.acquire() as connection, connection.transaction():
-        orgs = [org_id for org_id, _ in await connection.fetch(sql["lock_due"])]
+        orgs = await fetch_column(connection, sql["lock_due"])
         due = await fetch_rows(connection, sql["take_due"], DueSchedule, orgs, BATCH) if orgs else []
         if not due:
             return None

@@ -17,7 +17,7 @@ import asyncpg
 from tracelake.dispatcher.signal import AfterCommit
 from tracelake.dispatcher.sources.retire import retire_sources
 from tracelake.runtime.crash_points import crash_point
-from tracelake.store.queries import queries
+from tracelake.store.queries import fetch_column, queries
 
 BATCH = 100
 DRAIN_LIMIT = timedelta(minutes=5)
@@ -57,7 +57,7 @@ class KeepSourcesRunning:
     async def _settle(self) -> int:
         sql = queries("sources")
         async with self.pool.acquire() as connection, connection.transaction():
-            orgs = [org_id for org_id, _ in await connection.fetch(sql["lock_drained"])]
+            orgs = await fetch_column(connection, sql["lock_drained"])
             return int(await connection.fetchval(sql["settle_drained"], orgs)) if orgs else 0
 
     async def next_due(self) -> float | None:

@@ -28,7 +28,7 @@ from tracelake.runtime.coalesce import Coalesced
 from tracelake.runtime.crash_points import crash_point
 from tracelake.settings import RuntimeSettings
 from tracelake.store.jobs import JobCache, StoredJob
-from tracelake.store.queries import Connection, Queryable, Row, fetch_rows, queries
+from tracelake.store.queries import Connection, Queryable, Row, fetch_column, fetch_rows, queries
 from tracelake.wire.task.lifecycle import (
     AlertRef,
     BootstrapRef,
@@ -198,8 +198,8 @@ class Claimer:
         """Tasks that wait and were not given. Those whose work a later task of their job does too are closed. The
         others are asked for again: what stood before them may have ended meanwhile.
         """
-        rows = await database.fetch(queries("claim")["supersede"], [request.task_id for request in asked])
-        closed = {task for (task,) in rows}
+        sql = queries("claim")["supersede"]
+        closed = set(await fetch_column(database, sql, [request.task_id for request in asked]))
         if closed:
             self.after.metrics.moved(TaskState.QUEUED, TaskState.CANCELED, len(closed))
             self.after.outbox.notify()  # slots came back

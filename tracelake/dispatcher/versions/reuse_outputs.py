@@ -28,7 +28,7 @@ from tracelake.dispatcher.tasks.completion.verify_outputs import Schema
 from tracelake.dispatcher.tasks.grant import TokenMint
 from tracelake.domain.task import TaskState
 from tracelake.store.jobs import StoredJob, StoredOutput
-from tracelake.store.queries import Connection, Row, fetch_rows, queries
+from tracelake.store.queries import Connection, Row, fetch_column, fetch_rows, queries
 from tracelake.wire.task.markers import ColumnEntry
 from tracelake.wire.task.outputs import CompleteRequest, EventBody, OutputBody, Summary
 
@@ -194,11 +194,12 @@ async def _mark(connection: Connection, batch: Sequence[Completion], originals: 
     """Those whose claim has pinned what the key of their original is of."""
     requests = [completion.request for completion in batch]
     generations = {output.dataset_version for request in requests for output in request.outputs}
-    rows = await connection.fetch(
+    marked = await fetch_column(
+        connection,
         queries("reuse")["mark_memoized"],
         [request.task_id for request in requests],
         [originals[request.task_id][0].original for request in requests],
         [originals[request.task_id][0].memo_key for request in requests],
         list(generations),
     )
-    return {task for (task,) in rows}
+    return set(marked)

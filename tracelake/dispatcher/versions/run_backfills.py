@@ -27,7 +27,7 @@ from tracelake.domain.ranges import Range, format_partition_key, split_aligned
 from tracelake.domain.task import NEW, TaskState
 from tracelake.runtime.crash_points import crash_point
 from tracelake.settings import LoopSettings
-from tracelake.store.queries import Connection, Row, find_row, queries
+from tracelake.store.queries import Connection, Row, fetch_column, find_row, queries
 
 BATCH = 1_000
 STEP = 100_000
@@ -148,9 +148,7 @@ class RunBackfills(Work):
     async def _send_events(
         self, connection: Connection, due: Backfill, span: Range, outputs: Sequence[SourceOutput]
     ) -> int:
-        jobs = [
-            row["id"] for row in await connection.fetch(queries("backfills")["jobs_of_dag"], due.org_id, due.dag_name)
-        ]
+        jobs = await fetch_column(connection, queries("backfills")["jobs_of_dag"], due.org_id, due.dag_name)
         if await self._is_full(connection, jobs):
             return await _postpone(connection, due)
         events, blocks = list[tuple[Any, ...]](), 0

@@ -10,7 +10,7 @@ from uuid import UUID
 from tracelake.domain.text.suggest import closest, nearest
 from tracelake.errors import Conflict, NotFound
 from tracelake.store.identity import User
-from tracelake.store.queries import Queryable, Row, fetch_rows, queries
+from tracelake.store.queries import Queryable, Row, fetch_column, fetch_rows, queries
 
 
 class KnownJob(Row, frozen=True):
@@ -42,8 +42,7 @@ async def find_scopes(database: Queryable, user: User, name: str) -> Sequence[Jo
     writers = [] if job else await _writers(database, user, name)
     if writers:
         return [JobsOfDag(writer.dag_name, writer.job_name) for writer in writers]
-    names = await database.fetch(queries("catch_up")["list_dataset_names"], *user.reads_as)
-    datasets = [row["name"] for row in names]
+    datasets = await fetch_column(database, queries("catch_up")["list_dataset_names"], *user.reads_as)
     hint = nearest(name, [*{row.dag_name for row in known}, *datasets])
     raise NotFound(f"no DAG or dataset {name!r}", where="of", hint=hint or "`trace dag list` and `trace dataset list`")
 

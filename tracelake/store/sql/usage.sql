@@ -1,6 +1,6 @@
 -- name: list_table_sizes
 -- The tables of the state database by size, with the rows that statistics know of.
-SELECT s.relname AS table_name, pg_total_relation_size(s.relid) AS bytes, s.n_live_tup AS rows
+SELECT s.relname AS "table", pg_total_relation_size(s.relid) AS bytes, s.n_live_tup AS rows
   FROM pg_stat_user_tables s
  WHERE s.schemaname = 'public'
  ORDER BY 2 DESC, 1;

@@ -16,7 +16,7 @@ from itertools import islice, pairwise, takewhile
 from tracelake.domain.event import RangeScope, partition_key, read_scope
 from tracelake.domain.ranges import Range, format_partition_key, merge, subtract
 from tracelake.errors import Conflict, Incompatible, InvalidRequest
-from tracelake.store.queries import Connection, queries
+from tracelake.store.queries import Connection, Row, fetch_rows, queries
 from tracelake.wire.task.outputs import OutputBody
 
 
@@ -42,6 +42,22 @@ class Content:
     """The commit since which it has held this."""
 
 
+class CurrentPartition(Row, frozen=True):
+    partition_key: str
+    start: int | None
+    stop: int | None
+    commit: int
+    newer: bool
+    content_hash: bytes | None
+    content_since: int
+
+    @property
+    def partition(self) -> Partition:
+        span = None if self.start is None or self.stop is None else Range(self.start, self.stop)
+        content = Content(self.content_hash, self.content_since) if self.content_hash else None
+        return Partition(self.partition_key, span, self.newer, self.commit, content)
+
+
 @dataclass(frozen=True)
 class Replacement:
     """What of a completion counts."""
@@ -58,19 +74,8 @@ async def check_replacement(connection: Connection, outputs: Sequence[OutputBody
     """Of outputs of one dataset, by an attempt that was claimed at `started_at`."""
     written = [part_of(output) for output in outputs]
     _refuse_twice(written)
-    rows = await connection.fetch(
-        queries("complete")["current_partitions"], outputs[0].dataset_version, *columns_of(written), started_at
-    )
-    there = [
-        Partition(
-            key,
-            None if start is None else Range(start, stop),
-            newer,
-            commit,
-            Content(digest, since) if digest else None,
-        )
-        for key, start, stop, commit, newer, digest, since in rows
-    ]
+    sql, asked = queries("complete")["current_partitions"], (outputs[0].dataset_version, *columns_of(written))
+    there = [row.partition for row in await fetch_rows(connection, sql, CurrentPartition, *asked, started_at)]
     newer = _Ground([part for part in there if part.newer])
     current = [(output, part) for output, part in zip(outputs, written, strict=True) if not newer.holds(part)]
     _refuse_mixture([part for _, part in current], there)
