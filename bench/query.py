@@ -55,7 +55,7 @@ from tracelake.wire.internal.queries import (
     AuditAnswer,
     AuditRow,
     ColdFilesAnswer,
-    Relation,
+    RelationAnswer,
     RelationsAnswer,
     RelationsRequest,
 )
@@ -309,7 +309,9 @@ class KnownDispatcher(DispatcherClient):
             if known
             else ColdFilesAnswer(dataset_version=VERSION, commit=1, columns=columns, partitions=self._parts)
         )
-        found = Relation(name="events", dataset_uuid=DATASET, dataset_version=VERSION, commit=1, hot=False, cold=cold)
+        found = RelationAnswer(
+            name="events", dataset_uuid=DATASET, dataset_version=VERSION, commit=1, hot=False, cold=cold
+        )
         return RelationsAnswer(org_id=uuid5(DATASET, str(user)), user_id=uuid5(VERSION, str(user)), relations=[found])
 
     async def take_comparison(self) -> ComparisonTaken:

@@ -13,7 +13,7 @@ from tracelake.errors import SettingsError
 from tracelake.settings import (
     RUNTIMES,
     Group,
-    Reference,
+    SecretReference,
     Settings,
     leaves,
     leaves_of,
@@ -258,7 +258,10 @@ def test_a_reference_to_a_secret_may_be_in_the_file_and_is_shown(tmp_path: Path)
         '[state]\ndsn = "aws-secret:prod/state#dsn"\n[secrets]\nkey = "aws-secret:key"\n'
     )
     settings = load_settings({}, home=tmp_path)
-    assert references_in(settings) == {"state.dsn": Reference("prod/state", "dsn"), "secrets.key": Reference("key")}
+    assert references_in(settings) == {
+        "state.dsn": SecretReference("prod/state", "dsn"),
+        "secrets.key": SecretReference("key"),
+    }
     said = {leaf.path: shown(settings, leaf) for leaf in leaves_of(settings) if leaf.secret}
     assert (said["state.dsn"], said["secrets.key"]) == ("aws-secret:prod/state#dsn", "aws-secret:key")
 

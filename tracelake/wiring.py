@@ -19,7 +19,7 @@ from tracelake.runtime.process import Process, hide_memory, run_process
 from tracelake.settings import (
     SANDBOXES,
     ObjectSettings,
-    Reference,
+    SecretReference,
     Settings,
     references_in,
     settings_from_document,
@@ -59,7 +59,7 @@ def with_secrets(settings: Settings, *groups: str) -> Settings:
     return with_values(settings, asyncio.run(_fetch(settings, wanted))) if wanted else settings
 
 
-async def _fetch(settings: Settings, wanted: dict[str, Reference]) -> dict[str, str]:
+async def _fetch(settings: Settings, wanted: dict[str, SecretReference]) -> dict[str, str]:
     async with open_secrets(settings) as secrets:
         return {path: await secrets.value_of(path, reference) for path, reference in wanted.items()}
 

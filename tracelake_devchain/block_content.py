@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import lru_cache
 
-from tracelake.chain.nodes.responses import Access, Authorization, Transaction, Withdrawal
+from tracelake.chain.nodes.responses import AccessListEntry, Authorization, Transaction, Withdrawal
 from tracelake_devchain.seeded_random import Draw
 
 TRANSFER = "0xddf252ad1be2c89b69c2b068fc378daa952ba7f163c4a11628f55a4df523b3ef"
@@ -191,7 +191,7 @@ def _price(draw: Draw, cast: Accounts, action: Action, chain_id: int, fee: int) 
         return
     tx.chain_id, tx.v, tx.y_parity = hex(chain_id), hex(parity), hex(parity)
     tx.gas_price = hex(fee + tip)
-    tx.access_list = [Access(cast.token(draw), ["0x" + draw.take(32).hex()])] if draw.below(3) == 0 else []
+    tx.access_list = [AccessListEntry(cast.token(draw), ["0x" + draw.take(32).hex()])] if draw.below(3) == 0 else []
     if kind == 1:
         return
     tx.max_priority_fee_per_gas, tx.max_fee_per_gas = hex(tip), hex(2 * fee + tip)

@@ -11,7 +11,7 @@ from tests.support.aws.faulty_aws import FaultyAws, Refusal, faulty_aws
 from tests.support.aws.secrets_manager import create_secret, delete_secret
 from tracelake.adapters.secrets_manager import SecretsManager
 from tracelake.errors import SecretsUnavailable, SettingsError
-from tracelake.settings import Reference, SecretsManagerSettings
+from tracelake.settings import SecretReference, SecretsManagerSettings
 
 pytestmark = pytest.mark.anyio
 
@@ -35,24 +35,24 @@ async def manager(aws: FaultyAws) -> AsyncIterator[SecretsManager]:
 async def test_a_value_is_the_whole_text_or_a_text_in_its_json_object(moto: str, manager: SecretsManager) -> None:
     plain = await create_secret(moto, SecretString=TEXT)
     several = await create_secret(moto, SecretString=json.dumps({"dsn": TEXT, "port": 5432}))
-    assert await manager.value_of(PATH, Reference(plain)) == TEXT
-    assert await manager.value_of(PATH, Reference(several, "dsn")) == TEXT
+    assert await manager.value_of(PATH, SecretReference(plain)) == TEXT
+    assert await manager.value_of(PATH, SecretReference(several, "dsn")) == TEXT
 
 
 async def test_a_secret_of_several_settings_is_fetched_once(moto: str, aws: FaultyAws, manager: SecretsManager) -> None:
     name = await create_secret(moto, SecretString=json.dumps({"a": "first", "b": "second"}))
-    assert [await manager.value_of(PATH, Reference(name, key)) for key in "ab"] == ["first", "second"]
+    assert [await manager.value_of(PATH, SecretReference(name, key)) for key in "ab"] == ["first", "second"]
     assert len(aws.requests("GetSecretValue")) == 1
 
 
 async def test_a_secret_that_is_missing_or_deleted_names_the_setting(moto: str, manager: SecretsManager) -> None:
     with pytest.raises(SettingsError, match="there is no secret trace/none ") as missing:
-        await manager.value_of(PATH, Reference("trace/none"))
+        await manager.value_of(PATH, SecretReference("trace/none"))
     assert (missing.value.where, missing.value.retryable) == (PATH, False)
     name = await create_secret(moto, SecretString=TEXT)
     await delete_secret(moto, name)
     with pytest.raises(SettingsError, match="to be deleted") as deleted:
-        await manager.value_of(PATH, Reference(name))
+        await manager.value_of(PATH, SecretReference(name))
     assert f"restore-secret --secret-id {name}" in str(deleted.value.hint)
 
 
@@ -71,7 +71,7 @@ async def test_a_secret_of_another_form_is_refused_and_not_repeated(
 ) -> None:
     name = await create_secret(moto, **content)
     with pytest.raises(SettingsError, match=says) as refused:
-        await manager.value_of(PATH, Reference(name, "dsn"))
+        await manager.value_of(PATH, SecretReference(name, "dsn"))
     assert refused.value.where == PATH
     assert "hidden-password" not in str(refused.value.as_dict())
     assert refused.value.__cause__ is None
@@ -93,7 +93,7 @@ async def test_the_right_that_is_missing_is_named(
 ) -> None:
     aws.refuse("GetSecretValue", Refusal("AccessDeniedException", 400, message))
     with pytest.raises(SecretsUnavailable) as refused:
-        await manager.value_of(PATH, Reference("trace/denied"))
+        await manager.value_of(PATH, SecretReference("trace/denied"))
     assert f"allow the action {action}" in str(refused.value.hint)
     assert len(aws.requests("GetSecretValue")) == 1
 
@@ -101,5 +101,5 @@ async def test_the_right_that_is_missing_is_named(
 async def test_a_throttled_request_is_repeated(moto: str, aws: FaultyAws, manager: SecretsManager) -> None:
     name = await create_secret(moto, SecretString=TEXT)
     aws.refuse("GetSecretValue", Refusal("ThrottlingException"), times=2)
-    assert await manager.value_of(PATH, Reference(name)) == TEXT
+    assert await manager.value_of(PATH, SecretReference(name)) == TEXT
     assert len(aws.requests("GetSecretValue")) == 3

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import tomllib
+from collections import defaultdict
 from pathlib import Path
 
 from ruamel.yaml import YAML
@@ -77,3 +79,22 @@ def test_no_file_of_the_product_has_more_than_400_lines() -> None:
     assert len(files) > 500
     lengths = {str(file.relative_to(ROOT)): len(file.read_text(encoding="utf-8").splitlines()) for file in files}
     assert {file: lines for file, lines in lengths.items() if lines > 400} == {}
+
+
+def test_no_folder_of_the_product_has_more_than_20_modules() -> None:
+    folders = {file.parent for file in (ROOT / "tracelake").rglob("*.py")}
+    counts = {str(folder.relative_to(ROOT)): len([*folder.glob("*.py")]) for folder in folders}
+    assert {folder: count for folder, count in counts.items() if count > 20} == {}
+
+
+def test_a_class_has_a_name_of_its_own() -> None:
+    """But for what authors of operators and of `python` functions write."""
+    places = defaultdict[str, list[str]](list)
+    for file in sorted((ROOT / "tracelake").rglob("*.py")):
+        for node in ast.parse(file.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                places[node.name].append(str(file.relative_to(ROOT / "tracelake")))
+    twice = {name: files for name, files in places.items() if len(files) > 1}
+    assert set(twice.pop("Config")) == {file for file in places["Config"] if file.startswith("operators/")}
+    assert "operators/python.py" in twice.pop("Call")
+    assert twice == {}

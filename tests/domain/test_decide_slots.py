@@ -12,8 +12,8 @@ from tracelake.domain.sources.decide_slots import (
     ON_TIME,
     Overlap,
     Rules,
+    ScheduleState,
     SlotReason,
-    Standing,
     decide_slots,
     delay_of,
     next_slots,
@@ -24,7 +24,7 @@ NOW = datetime(2030, 5, 5, 12, 0, 30, tzinfo=UTC)
 MINUTELY = Schedule("* * * * *")
 
 standings = st.builds(
-    Standing,
+    ScheduleState,
     st.just(NOW),
     st.integers(0, 300).map(lambda minutes: NOW - timedelta(minutes=minutes)),
     st.booleans(),
@@ -40,29 +40,29 @@ rules = st.builds(
 
 
 @given(rules, standings)
-def test_every_slot_that_is_due_is_decided_once_and_the_next_is_later(rule: Rules, standing: Standing) -> None:
+def test_every_slot_that_is_due_is_decided_once_and_the_next_is_later(rule: Rules, standing: ScheduleState) -> None:
     decision = decide_slots(rule, standing)
     slots = [slot.at for slot in decision.slots]
     assert slots == sorted(set(slots))
     assert all(standing.decided_until < slot <= NOW - rule.delay for slot in slots)
     assert decision.next_due is not None
     assert decision.next_due > NOW
-    again = decide_slots(rule, Standing(NOW, decision.decided_until))
+    again = decide_slots(rule, ScheduleState(NOW, decision.decided_until))
     assert again.slots == ()
 
 
 @given(rules, standings)
-def test_a_decision_in_two_steps_is_the_same_as_in_one(rule: Rules, standing: Standing) -> None:
+def test_a_decision_in_two_steps_is_the_same_as_in_one(rule: Rules, standing: ScheduleState) -> None:
     whole = decide_slots(rule, standing).slots
     first = whole[: len(whole) // 2]
     if first:
         fired = sum(slot.reason is None for slot in first)
-        rest = Standing(NOW, first[-1].at, standing.paused, standing.open_tasks + fired)
+        rest = ScheduleState(NOW, first[-1].at, standing.paused, standing.open_tasks + fired)
         assert (*first, *decide_slots(rule, rest).slots) == whole
 
 
 @given(rules, standings)
-def test_reasons_are_those_of_the_rules(rule: Rules, standing: Standing) -> None:
+def test_reasons_are_those_of_the_rules(rule: Rules, standing: ScheduleState) -> None:
     decision = decide_slots(rule, standing)
     for slot in decision.slots:
         late = NOW - rule.delay - slot.at
@@ -78,11 +78,11 @@ def test_reasons_are_those_of_the_rules(rule: Rules, standing: Standing) -> None
 
 
 def test_after_a_long_standstill_slots_are_decided_some_at_a_time() -> None:
-    standing, total = Standing(NOW, NOW - timedelta(days=2)), 0
+    standing, total = ScheduleState(NOW, NOW - timedelta(days=2)), 0
     while (decision := decide_slots(Rules(MINUTELY), standing)).next_due == NOW:
         assert len(decision.slots) == MOST_AT_ONCE
         total += len(decision.slots)
-        standing = Standing(NOW, decision.decided_until)
+        standing = ScheduleState(NOW, decision.decided_until)
     assert total + len(decision.slots) == 2 * 24 * 60
 
 

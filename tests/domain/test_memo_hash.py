@@ -14,11 +14,11 @@ from tracelake.domain.dag.hashes import memo_hash
 from tracelake.domain.dag.model import (
     Activation,
     Bootstrap,
+    DagInput,
+    DagOutput,
     ExecutionStrategy,
-    Input,
     Job,
     JobOutput,
-    Output,
     Source,
     SourceKind,
     Storage,
@@ -29,8 +29,8 @@ from tracelake.domain.filter.parse import parse_where
 from tracelake.domain.ids import DatasetName, JobName
 from tracelake.operators.registry import specs
 
-BLOCKS = Input("blocks", JobOutput(JobName("load"), 0))
-OUTPUT = Output(0, "made", Storage.PARQUET)
+BLOCKS = DagInput("blocks", JobOutput(JobName("load"), 0))
+OUTPUT = DagOutput(0, "made", Storage.PARQUET)
 QUERY = {"query": "SELECT number FROM blocks"}
 JOB = Job(
     JobName("make"), Activation.REACTIVE, "ecs_platform", "sql", config=QUERY, inputs=(BLOCKS,), outputs=(OUTPUT,)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tracelake.domain.flow.rpc_shares import Holding, Limit, divide, grant
+from tracelake.domain.flow.rpc_shares import Holding, PoolLimit, divide, grant
 
 WANTED = st.dictionaries(st.sampled_from("abcdef"), st.integers(0, 40), min_size=1)
 
@@ -30,11 +30,11 @@ def test_where_there_are_fewer_places_than_workers_everyone_gets_its_turn(limit:
 
 
 def test_a_single_worker_gets_all_of_it_at_once() -> None:
-    alone = Holding("a", Limit(0, 0.0), 0, Limit(8, 50.0))
-    assert grant(alone, None, [], turn=0).use == Limit(8, 50.0)
+    alone = Holding("a", PoolLimit(0, 0.0), 0, PoolLimit(8, 50.0))
+    assert grant(alone, None, [], turn=0).use == PoolLimit(8, 50.0)
 
 
 def test_a_lower_limit_of_one_worker_is_that_of_all() -> None:
-    other = Holding("b", Limit(1, 1.0), 9, Limit(4, None))
-    asks = Holding("a", Limit(0, 0.0), 9, Limit(8, 2.0))
-    assert grant(asks, None, [other], turn=0).use == Limit(2, 1.0)
+    other = Holding("b", PoolLimit(1, 1.0), 9, PoolLimit(4, None))
+    asks = Holding("a", PoolLimit(0, 0.0), 9, PoolLimit(8, 2.0))
+    assert grant(asks, None, [other], turn=0).use == PoolLimit(2, 1.0)

@@ -15,7 +15,7 @@ from tests.support.task_machine import (
     phase_of,
     state_of,
 )
-from tracelake.domain.task import NotClaimed, TaskState, why_not_claimed
+from tracelake.domain.task import NotClaimedReason, TaskState, why_not_claimed
 from tracelake.errors import Conflict
 
 LATE = (Phase.LOST_WAITING, Phase.LOST_FINAL)
@@ -95,15 +95,15 @@ def test_a_late_failure_ends_the_wait_for_a_reply() -> None:
 @pytest.mark.parametrize(
     ("state", "expected"),
     [
-        (None, NotClaimed.NOT_FOUND),
+        (None, NotClaimedReason.NOT_FOUND),
         (TaskState.QUEUED, None),
-        (TaskState.RUNNING, NotClaimed.ALREADY_RUNNING),
-        (TaskState.COMPLETED, NotClaimed.COMPLETED),
-        (TaskState.FAILED, NotClaimed.COMPLETED),
-        (TaskState.CANCELED, NotClaimed.CANCELED),
+        (TaskState.RUNNING, NotClaimedReason.ALREADY_RUNNING),
+        (TaskState.COMPLETED, NotClaimedReason.COMPLETED),
+        (TaskState.FAILED, NotClaimedReason.COMPLETED),
+        (TaskState.CANCELED, NotClaimedReason.CANCELED),
     ],
 )
-def test_a_claim_that_gives_nothing_says_why(state: TaskState | None, expected: NotClaimed | None) -> None:
+def test_a_claim_that_gives_nothing_says_why(state: TaskState | None, expected: NotClaimedReason | None) -> None:
     assert why_not_claimed(state) is expected
     assert (state is not None and (phase_of(state, waits=False, timed_out=False), Verb.CLAIM) in TRANSITIONS) == (
         expected is None

@@ -17,7 +17,7 @@ from tracelake.domain.filter.parse import parse_where
 from tracelake.domain.filter.tree import (
     AllOf,
     AnyOf,
-    Column,
+    ColumnRef,
     Comparison,
     Exact,
     Filter,
@@ -57,7 +57,7 @@ OF_TEXTS: Kind = (TEXTS, a_text)
 @st.composite
 def comparisons(draw: st.DrawFn) -> Filter:
     columns, literals = draw(st.sampled_from([OF_NUMBERS, OF_TEXTS]))
-    right: Literal | Column = draw(literals) if draw(st.booleans()) else Column(draw(st.sampled_from(columns)))
+    right: Literal | ColumnRef = draw(literals) if draw(st.booleans()) else ColumnRef(draw(st.sampled_from(columns)))
     return compared(draw(st.sampled_from(columns)), draw(st.sampled_from(Op)), right)
 
 
@@ -97,7 +97,7 @@ def sqlite() -> Iterator[sqlite3.Connection]:
 def as_sql(tree: Filter) -> str:  # noqa: PLR0911 - one for each kind of node
     match tree:
         case Comparison(column, op, right):
-            return f"{column} {SIGNS[op]} {right.name if isinstance(right, Column) else literal_sql(right)}"
+            return f"{column} {SIGNS[op]} {right.name if isinstance(right, ColumnRef) else literal_sql(right)}"
         case In(column, values):
             return f"{column} IN ({', '.join(map(literal_sql, values))})"
         case IsNull(column):

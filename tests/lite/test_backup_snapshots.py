@@ -14,7 +14,7 @@ from tests.support.waiting import SECONDS
 from tracelake.adapters.objects_disk import DiskObjects
 from tracelake.errors import BadInput
 from tracelake.lite.backup.make import Running, make_backup
-from tracelake.lite.backup.progress import Canceled, Progress
+from tracelake.lite.backup.progress import BackupProgress, Canceled
 from tracelake.lite.backup.snapshots import take_snapshots
 from tracelake.lite.home import Home
 from tracelake.lite.provision import ExternalDsns, owner_dsns
@@ -29,12 +29,12 @@ def dsns(state_db: str, data_db: str, queue_db: str) -> dict[Database, str]:
     return {"state": state_db, "data": data_db, "queue": queue_db}
 
 
-def waiting(begun: threading.Event) -> Progress:
+def waiting(begun: threading.Event) -> BackupProgress:
     """Sets the event when the backup waits for writers."""
-    return Progress(lambda _: begun.set(), threading.Event())
+    return BackupProgress(lambda _: begun.set(), threading.Event())
 
 
-def sources(dsns: dict[Database, str], progress: Progress) -> list[str]:
+def sources(dsns: dict[Database, str], progress: BackupProgress) -> list[str]:
     with take_snapshots(dsns, progress) as snapshots:
         return [key for (key,) in snapshots["data"].rows("SELECT source_key FROM trace_meta.sources")]
 

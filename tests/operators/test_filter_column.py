@@ -15,7 +15,7 @@ from tracelake.domain.filter.parse import parse_where
 from tracelake.domain.filter.tree import (
     AllOf,
     AnyOf,
-    Column,
+    ColumnRef,
     Comparison,
     Exact,
     Filter,
@@ -62,7 +62,7 @@ OPS = st.sampled_from(list(Op))
 LEAVES = st.one_of(
     st.builds(Comparison, NUMBERED, OPS, NUMBERS),
     st.builds(Comparison, st.just("t"), OPS, TEXTS),
-    st.builds(Comparison, st.just("a"), OPS, st.just(Column("b"))),
+    st.builds(Comparison, st.just("a"), OPS, st.just(ColumnRef("b"))),
     st.builds(In, NUMBERED, st.lists(NUMBERS, min_size=1, max_size=3).map(tuple)),
     st.builds(In, st.just("t"), st.lists(TEXTS, min_size=1, max_size=3).map(tuple)),
     st.builds(IsNull, st.sampled_from(["a", "b", "t", "wei"])),

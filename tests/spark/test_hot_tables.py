@@ -26,8 +26,8 @@ from tests.support.waiting import SECONDS
 from tracelake.data.hot import writer
 from tracelake.data.hot.extent import Extent, after_write
 from tracelake.data.hot.follower_outbox import (
+    FollowerProgress,
     FollowerRun,
-    Progress,
     advance,
     announce,
     begin,
@@ -266,16 +266,16 @@ def test_two_writers_of_the_same_tables_never_interleave(data: Connection, data_
 def test_writes_of_the_caller_share_the_transaction_of_the_rows(data: Connection, data_db: str) -> None:
     table = made(data)
     with psycopg.connect(data_db) as follower:
-        assert lock_source(follower, "eth", RUN) == Progress(None, None)
+        assert lock_source(follower, "eth", RUN) == FollowerProgress(None, None)
         rewrite(follower, {table: rows_of([(0, 0, 1)])}, chain(0, 1))
-        advance(follower, "eth", Progress(0, None))
+        advance(follower, "eth", FollowerProgress(0, None))
         announce(follower, "eth", "event", start=0, stop=1)
         follower.rollback()
     assert (rows_in(data, table), unsent_entries(data, "eth")) == ([], [])
     with psycopg.connect(data_db) as follower:
         lock_source(follower, "eth", RUN)
         rewrite(follower, {table: rows_of([(0, 0, 1)])}, chain(0, 1))
-        advance(follower, "eth", Progress(0, 0))
+        advance(follower, "eth", FollowerProgress(0, 0))
         announce(follower, "eth", "invalidation", start=0, stop=1, cause="fork at 0")
         announce(follower, "eth", "event", start=0, stop=1)
     waiting = unsent_entries(data, "eth")
@@ -287,9 +287,9 @@ def test_writes_of_the_caller_share_the_transaction_of_the_rows(data: Connection
     ]
     mark_sent(data, "eth", waiting[:1])
     assert unsent_entries(data, "eth") == waiting[1:]
-    assert lock_source(data, "eth", RUN) == Progress(0, 0)
+    assert lock_source(data, "eth", RUN) == FollowerProgress(0, 0)
     delete_source(data, "eth")
-    assert (unsent_entries(data, "eth"), lock_source(data, "eth", RUN)) == ([], Progress(None, None))
+    assert (unsent_entries(data, "eth"), lock_source(data, "eth", RUN)) == ([], FollowerProgress(None, None))
 
 
 def test_a_source_is_advanced_by_one_process_at_a_time(data: Connection, data_db: str) -> None:
@@ -304,7 +304,7 @@ def test_a_source_is_advanced_by_one_process_at_a_time(data: Connection, data_db
 def test_a_run_superseded_by_a_later_one_cannot_take_the_source(data: Connection) -> None:
     later = [FollowerRun(RUN.run_id, 2), FollowerRun(UUID(int=RUN.run_id.int + 1), 1)]
     assert not begin(data, "eth", RUN)
-    advance(data, "eth", Progress(7, 3))
+    advance(data, "eth", FollowerProgress(7, 3))
     assert begin(data, "eth", later[0]), "another attempt of the same run"
     assert not begin(data, "eth", later[1])
     for old in (RUN, later[0]):
@@ -313,7 +313,7 @@ def test_a_run_superseded_by_a_later_one_cannot_take_the_source(data: Connection
     delete_source(data, "eth")
     with pytest.raises(LeaseLost):
         lock_source(data, "eth", RUN)
-    assert lock_source(data, "eth", later[1]) == Progress(None, None)
+    assert lock_source(data, "eth", later[1]) == FollowerProgress(None, None)
 
 
 def test_a_compaction_that_wrote_an_older_reading_over_a_newer_makes_blocks_hot_again(

@@ -10,9 +10,10 @@ import pytest
 import sqlglot
 from sqlglot import exp
 
-from tracelake.domain.task import TRANSITIONS, TaskState
+from tracelake.domain.task import TRANSITIONS, NotClaimedReason, TaskState
 from tracelake.store.migrate import MIGRATIONS
 from tracelake.store.queries import FOLDER, queries
+from tracelake.wire.task.lifecycle import NotClaimed, TaskStatus
 from tracelake.wire.task.outputs import CompleteRequest
 
 FILES = sorted(path.stem for path in FOLDER.glob("*.sql"))
@@ -111,6 +112,11 @@ def test_a_statement_that_makes_another_change_is_found(wrong: str) -> None:
     update = sqlglot.parse_one(wrong, dialect="postgres")
     assert isinstance(update, exp.Update)
     assert not changes_of(update) <= ALLOWED
+
+
+def test_messages_have_the_states_of_the_table() -> None:
+    assert set(get_args(TaskStatus)) == set(TaskState)
+    assert {*get_args(get_type_hints(NotClaimed)["reason"])} == set(NotClaimedReason)
 
 
 def test_a_word_that_is_no_state_is_found() -> None:

@@ -10,7 +10,7 @@ from typing import Any, assert_never
 from tracelake.domain.filter.tree import (
     AllOf,
     AnyOf,
-    Column,
+    ColumnRef,
     Comparison,
     Filter,
     In,
@@ -34,7 +34,7 @@ def holds(tree: Filter, row: Mapping[str, Any]) -> bool | None:
     """True, False, or None for unknown; a row is read only where it is True."""
     match tree:
         case Comparison(column, op, right):
-            value = _cell(row, right.name) if isinstance(right, Column) else right.value
+            value = _cell(row, right.name) if isinstance(right, ColumnRef) else right.value
             return _compare(op, _cell(row, column), value)
         case In(column, values):
             return _any(_compare(Op.EQ, _cell(row, column), value.value) for value in values)

@@ -17,7 +17,7 @@ from trace_udf import Task, udf
 from trace_udf.connections import close
 from tracelake.errors import BadInput, InvalidRequest
 from tracelake.lite.local_run.endpoints import LocalEndpoints
-from tracelake.lite.local_run.rows import Snapshot
+from tracelake.lite.local_run.rows import LocalDatasets
 from tracelake.lite.local_run.run import LocalResult, LocalTask, _invocation, run_locally
 from tracelake.udf.pack import pack
 from tracelake.udf.sandbox_listener import SandboxListener
@@ -154,7 +154,7 @@ def test_a_fresh_token_is_used_from_the_heartbeat_that_brings_it_on(
         assert await asyncio.to_thread(work) == {"status": "Completed"}
         await listener.close()
 
-    endpoints = Renewing(invocation, Snapshot({}, tmp_path))
+    endpoints = Renewing(invocation, LocalDatasets({}, tmp_path))
     asyncio.run(serve())
     assert endpoints.calls.batches == {"large": [{"a": 1}]}
     assert endpoints.token != invocation.capability_token

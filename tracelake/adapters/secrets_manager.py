@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from tracelake.adapters.aws.service import AwsRefusal, AwsService
 from tracelake.errors import SecretsUnavailable, SettingsError
-from tracelake.settings import Reference, SecretsManagerSettings
+from tracelake.settings import SecretReference, SecretsManagerSettings
 
 MISSING: Final = "ResourceNotFoundException"
 DELETED: Final = "InvalidRequestException"
@@ -21,7 +21,7 @@ class SecretsManager:
         self._aws = AwsService("secretsmanager", settings.region, settings.endpoint, unavailable=SecretsUnavailable)
         self._texts: dict[str, str] = {}
 
-    async def value_of(self, path: str, reference: Reference) -> str:
+    async def value_of(self, path: str, reference: SecretReference) -> str:
         """The value of the setting with that path."""
         if reference.name not in self._texts:
             self._texts[reference.name] = await self._fetch(path, reference.name)
@@ -48,7 +48,7 @@ class SecretsManager:
         return SettingsError(f"there is no secret {name} with a value in {self._aws.region}", where=path, hint=hint)
 
 
-def _text_in(text: str, path: str, reference: Reference) -> str:
+def _text_in(text: str, path: str, reference: SecretReference) -> str:
     """Errors repeat nothing of the secret but the key that was looked for."""
     try:
         document: Any = json.loads(text)

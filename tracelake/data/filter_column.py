@@ -10,7 +10,7 @@ from tracelake.data.compare_number import compared, compared_with, equals_one_of
 from tracelake.domain.filter.tree import (
     AllOf,
     AnyOf,
-    Column,
+    ColumnRef,
     Comparison,
     Exact,
     Filter,
@@ -47,11 +47,11 @@ def as_column(tree: Filter, frame: DataFrame) -> SparkColumn:
             assert_never(tree)
 
 
-def _compared(frame: DataFrame, column: str, op: Op, right: Literal | Column) -> SparkColumn:
+def _compared(frame: DataFrame, column: str, op: Op, right: Literal | ColumnRef) -> SparkColumn:
     match right:
         case Whole(number) | Exact(number):
             return compared_with(frame, column, op, number)
-        case Column(other):
+        case ColumnRef(other):
             return compared(frame[column], op, frame[other])
         case _:
             return compared(frame[column], op, _literal(right))

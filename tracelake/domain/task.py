@@ -29,7 +29,7 @@ TRANSITIONS: Final[Mapping[TaskState, frozenset[TaskState]]] = {
 completion of an attempt whose lease had expired."""
 
 
-class NotClaimed(StrEnum):
+class NotClaimedReason(StrEnum):
     """Why a claim gave nothing. The wire knows these four."""
 
     ALREADY_RUNNING = "AlreadyRunning"
@@ -46,19 +46,19 @@ class Backoff:
     longest_seconds: float = 600
 
 
-def why_not_claimed(state: TaskState | None) -> NotClaimed | None:
+def why_not_claimed(state: TaskState | None) -> NotClaimedReason | None:
     """None if it can be claimed. Completed for a failed task: this wake-up has no work, and a retry sends its own."""
     match state:
         case None:
-            return NotClaimed.NOT_FOUND
+            return NotClaimedReason.NOT_FOUND
         case TaskState.QUEUED:
             return None
         case TaskState.RUNNING:
-            return NotClaimed.ALREADY_RUNNING
+            return NotClaimedReason.ALREADY_RUNNING
         case TaskState.COMPLETED | TaskState.FAILED:
-            return NotClaimed.COMPLETED
+            return NotClaimedReason.COMPLETED
         case TaskState.CANCELED:
-            return NotClaimed.CANCELED
+            return NotClaimedReason.CANCELED
         case _:
             assert_never(state)
 

@@ -67,7 +67,7 @@ class ChildStatus:
 
 
 @dataclass(frozen=True)
-class Context:
+class SupervisorContext:
     """What all children of a supervisor share."""
 
     settings: UpSettings
@@ -83,7 +83,7 @@ class Context:
 class SupervisedChild:
     """Starts one child process, watches it and restarts it until `end`."""
 
-    def __init__(self, child: Child, context: Context) -> None:
+    def __init__(self, child: Child, context: SupervisorContext) -> None:
         self.child = child
         self.status = ChildStatus(child.name, listeners=child.listeners)
         self.first_ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()

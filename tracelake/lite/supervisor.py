@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from tracelake.errors import SetupError
-from tracelake.lite.child import Child, ChildStatus, Context, SupervisedChild
+from tracelake.lite.child import Child, ChildStatus, SupervisedChild, SupervisorContext
 from tracelake.lite.end_orphans import OrphanGuard
 from tracelake.lite.log_files import rotate_log
 from tracelake.settings import UpSettings
@@ -22,7 +22,7 @@ class Supervisor:
 
     def __init__(self, settings: UpSettings, logs: Path, sockets: Path, changed: Callable[[ChildStatus], None]) -> None:
         self._guard = OrphanGuard()
-        self._context = Context(settings, logs, sockets, self._guard, changed)
+        self._context = SupervisorContext(settings, logs, sockets, self._guard, changed)
         self._stages: list[list[SupervisedChild]] = []
         self._ahead: list[SupervisedChild] = []
         self._chores: asyncio.Task[None] | None = None

@@ -13,7 +13,7 @@ from typing import Any, Literal
 from pydantic import Field, field_validator
 
 from tracelake.domain.dag.catalog import ConfigPath, Count, OperatorSpec, checked_by
-from tracelake.domain.dag.model import Output, SourceKind, Storage
+from tracelake.domain.dag.model import DagOutput, SourceKind, Storage
 from tracelake.domain.ranges import MAX_END
 from tracelake.operators.api.context import TaskContext
 from tracelake.operators.api.runtimes import ON_WORKERS
@@ -43,7 +43,7 @@ class Config(Tables):
         return value
 
 
-def ignored_settings(config: Mapping[str, Any], outputs: Sequence[Output]) -> Mapping[ConfigPath, str]:
+def ignored_settings(config: Mapping[str, Any], outputs: Sequence[DagOutput]) -> Mapping[ConfigPath, str]:
     if len(outputs) > len(config.get("tables") or ALL):
         return {}
     return {("confirmations",): " without one more output than there are tables, which gets the ranges that are final"}

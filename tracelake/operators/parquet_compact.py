@@ -20,8 +20,7 @@ from pydantic import Field
 
 from tracelake.domain.access.object_names import Folder
 from tracelake.domain.dag.catalog import ColumnSource, ConfigPath, ConfigProblem, Count, OperatorSpec, Wired, checked_by
-from tracelake.domain.dag.model import Output as DagOutput
-from tracelake.domain.dag.model import Storage
+from tracelake.domain.dag.model import DagOutput, Storage
 from tracelake.domain.ranges import Range, format_partition_key, parse_partition_key, split, subtract
 from tracelake.errors import InvalidRequest, Unavailable
 from tracelake.operators.api.context import TaskContext

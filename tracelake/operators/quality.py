@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import Field
 
 from tracelake.domain.dag.catalog import ConfigPath, ConfigProblem, OperatorSpec, Wired, checked_by, every_input
-from tracelake.domain.dag.model import Output, Storage
+from tracelake.domain.dag.model import DagOutput, Storage
 from tracelake.domain.ranges import Range, format_partition_key, intersect, subtract
 from tracelake.domain.text.suggest import closest
 from tracelake.errors import InvalidSql, WorkFailed
@@ -76,7 +76,7 @@ def _wiring_problems(config: Config, wired: Wired) -> Iterator[ConfigProblem]:
             yield ConfigProblem(path, "which input is checked?", f"input: one of {', '.join(wired.inputs)}")
 
 
-def ignored_settings(config: Mapping[str, Any], _outputs: Sequence[Output]) -> Mapping[ConfigPath, str]:
+def ignored_settings(config: Mapping[str, Any], _outputs: Sequence[DagOutput]) -> Mapping[ConfigPath, str]:
     reason = " on a check of kind sql: its query names the inputs that it reads"
     return {
         ("checks", index, "input"): reason for index, check in enumerate(config["checks"]) if check["kind"] == "sql"

@@ -18,8 +18,7 @@ from pydantic import Field, field_validator, model_validator
 
 from tracelake.data.files.shape import TYPES
 from tracelake.domain.dag.catalog import Columns, ConfigPath, OperatorSpec, Wired, checked_by
-from tracelake.domain.dag.model import FIRED, Storage
-from tracelake.domain.dag.model import Output as DagOutput
+from tracelake.domain.dag.model import FIRED, DagOutput, Storage
 from tracelake.domain.event import LabelScope
 from tracelake.domain.ranges import MAX_END, Range, is_partition_key
 from tracelake.errors import InvalidRequest, WorkFailed

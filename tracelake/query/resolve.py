@@ -20,8 +20,14 @@ from tracelake.domain.ranges import Range
 from tracelake.errors import Unavailable
 from tracelake.query.checked_query import ColdFiles, FileFacts, Pin, Relation
 from tracelake.wire.client import DispatcherClient
-from tracelake.wire.internal.queries import ColdFilesAnswer, Known, RelationRequest, RelationsAnswer, RelationsRequest
-from tracelake.wire.internal.queries import Relation as RelationAnswer
+from tracelake.wire.internal.queries import (
+    ColdFilesAnswer,
+    Known,
+    RelationAnswer,
+    RelationRequest,
+    RelationsAnswer,
+    RelationsRequest,
+)
 from tracelake.wire.service.headers import ServiceUser
 from tracelake.wire.task.markers import ColumnEntry
 

@@ -34,7 +34,7 @@ MOST_COUNTED: Final = 8192
 
 
 @dataclass(frozen=True)
-class Usage:
+class ResourceUsage:
     """The sum over all processes of a sandbox. Shared pages are counted for each process."""
 
     memory_bytes: int
@@ -43,7 +43,7 @@ class Usage:
 
 
 @dataclass(frozen=True)
-class Launch:
+class SandboxLaunch:
     """How one sandbox is started."""
 
     init: str
@@ -78,14 +78,14 @@ class Sandbox:
     def alive(self) -> bool:
         return self._process.returncode is None
 
-    def usage(self) -> Usage:
+    def usage(self) -> ResourceUsage:
         memory = threads = 0
         members = process_tree(self._first)
         for pid in members:
             with suppress(OSError, IndexError, ValueError):
                 memory += int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * PAGE
                 threads += len(os.listdir(f"/proc/{pid}/task"))  # noqa: PTH208 - it is asked often
-        return Usage(memory, len(members), threads)
+        return ResourceUsage(memory, len(members), threads)
 
     def processor_seconds(self) -> float:
         """Of all its processes since they started."""
@@ -136,7 +136,7 @@ class Sandbox:
             self._isolation.give_back(self._uid)
 
 
-async def start(launch: Launch, isolation: Isolation) -> Sandbox:
+async def start(launch: SandboxLaunch, isolation: Isolation) -> Sandbox:
     """Call it in the main thread: it dies with its thread."""
     uid = isolation.take_uid()
     read, write = os.pipe()
@@ -192,7 +192,7 @@ def process_tree(first: int) -> list[int]:
 
 
 async def _start_isolated(
-    isolation: Isolation, launch: Launch, document: str, out: int
+    isolation: Isolation, launch: SandboxLaunch, document: str, out: int
 ) -> tuple[asyncio.subprocess.Process, int]:
     with ExitStack() as stack:
         options, _ = stack.enter_context(options_pipe([*isolation.options, *launch.mounts]))
@@ -232,7 +232,9 @@ def _apart(cgroup: Sequence[int]) -> None:
         os.write(entrance, b"0")
 
 
-async def _start_without_isolation(launch: Launch, document: str, out: int) -> tuple[asyncio.subprocess.Process, int]:
+async def _start_without_isolation(
+    launch: SandboxLaunch, document: str, out: int
+) -> tuple[asyncio.subprocess.Process, int]:
     argv = [interpreter(), "-I", "-S", launch.init, document]
     process = await _spawn(argv, out, launch.folder, pass_fds=launch.inherited, start_new_session=True)
     return process, process.pid

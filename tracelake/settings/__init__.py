@@ -47,7 +47,7 @@ from tracelake.settings.root import (
 )
 from tracelake.settings.rpc_pools import RpcPoolSettings
 from tracelake.settings.runtimes import RUNTIMES, SANDBOXES, OperatorSettings, RuntimeSettings
-from tracelake.settings.secrets.references import Reference
+from tracelake.settings.secrets.references import SecretReference
 from tracelake.settings.secrets.resolve import references_in, with_values
 from tracelake.settings.secrets.secrets_manager import SecretsManagerSettings
 from tracelake.settings.storage import BundleSettings, CredentialSettings, ObjectSettings
@@ -81,10 +81,10 @@ __all__ = [
     "PostgresSettings",
     "QuerySettings",
     "QueueSettings",
-    "Reference",
     "RetentionSettings",
     "RpcPoolSettings",
     "RuntimeSettings",
+    "SecretReference",
     "SecretsManagerSettings",
     "Settings",
     "SinkSettings",

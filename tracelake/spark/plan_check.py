@@ -22,7 +22,7 @@ from tracelake.domain.sql.functions import CLOCK_WORDS
 from tracelake.domain.sql.gate import SAME_AGAIN, CheckedSql
 from tracelake.errors import InvalidSql
 from tracelake.spark.failures import first_line
-from tracelake.spark.plan_nodes import Node, Plan, read_plan
+from tracelake.spark.plan_nodes import Node, SparkPlan, read_plan
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -163,7 +163,7 @@ def _translated_errors(names: Mapping[str, str]) -> Iterator[None]:
         raise InvalidSql(first_line(str(refusal), names), hint="check the names and types of columns") from None
 
 
-def _walk(plan: Plan, refuse: Callable[[Node], None], views: frozenset[str] = frozenset()) -> None:
+def _walk(plan: SparkPlan, refuse: Callable[[Node], None], views: frozenset[str] = frozenset()) -> None:
     """Visit every node of a plan, and of the expressions and plans in its nodes; nothing inside a granted view."""
     seen, waiting = {0}, [0]
     while waiting:
@@ -175,7 +175,7 @@ def _walk(plan: Plan, refuse: Callable[[Node], None], views: frozenset[str] = fr
             waiting += inside
 
 
-def _made_times(plan: Plan) -> Iterator[str | None]:
+def _made_times(plan: SparkPlan) -> Iterator[str | None]:
     """Yield every text that Spark casts to a time; None for one that it computes first.
 
     A cast of a column happens per row, where no word means the clock.

@@ -38,7 +38,7 @@ class Node(msgspec.Struct, frozen=True):
     """How many parts the name of an unresolved relation has."""
 
 
-class Plan(tuple[Node, ...]):
+class SparkPlan(tuple[Node, ...]):
     """The root comes first; a node refers to others by their index."""
 
     __slots__ = ()
@@ -53,10 +53,10 @@ class Plan(tuple[Node, ...]):
             yield from (self[child] for child in children)
 
 
-def read_plan(spark: SparkSession, plan: Any) -> Plan:
+def read_plan(spark: SparkSession, plan: Any) -> SparkPlan:
     """`plan` is a logical plan object of Java, parsed or analysed."""
     nodes: str = _reader(spark._jvm).apply(plan)  # noqa: SLF001 - there is no other way
-    return Plan(msgspec.json.decode(nodes, type=Sequence[Node]))
+    return SparkPlan(msgspec.json.decode(nodes, type=Sequence[Node]))
 
 
 @lru_cache(maxsize=1)

@@ -16,7 +16,7 @@ from typing import Any, Final, Literal
 from tracelake.errors import SetupError
 from tracelake.sandbox.bubblewrap import Isolation
 from tracelake.sandbox.contents import INIT, MIB, closing_mounts, interpreter, system_mounts
-from tracelake.sandbox.process import Launch
+from tracelake.sandbox.process import SandboxLaunch
 from tracelake.settings import UdfSettings
 
 HERE: Final = Path(__file__).parent
@@ -106,12 +106,12 @@ def launch(
     settings: UdfSettings,
     *,
     listeners: Collection[str] = SOCKETS,
-) -> Launch:
+) -> SandboxLaunch:
     """How the sandbox of this code is started. `sockets`: the folder with a socket for each of the listeners."""
     place = WITHIN if isolation.bwrap else without_isolation(code, sockets)
     init = f"{place.ours}/{INIT.name}" if isolation.bwrap else str(INIT)
     options = mounts(code, sockets, etc, settings) if isolation.bwrap else []
-    return Launch(init, init_arguments(code, place, settings, listeners), options, folder=place.task_root)
+    return SandboxLaunch(init, init_arguments(code, place, settings, listeners), options, folder=place.task_root)
 
 
 def init_arguments(

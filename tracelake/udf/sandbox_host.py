@@ -18,7 +18,7 @@ from tracelake.capability.verifier import Verifier
 from tracelake.errors import SettingsError
 from tracelake.runtime.crash_points import crash_point
 from tracelake.sandbox.bubblewrap import Isolation
-from tracelake.sandbox.process import Sandbox, Usage, start
+from tracelake.sandbox.process import ResourceUsage, Sandbox, start
 from tracelake.settings import Settings, UdfSettings
 from tracelake.udf.forward_output import Lines, SandboxOutput
 from tracelake.udf.object_proxy import ObjectProxy, Quota, StoreFor
@@ -85,7 +85,7 @@ class SandboxHost:
         self._output: SandboxOutput | None = None
         self._current: Invocation | None = None
         self._lines: Lines | None = None
-        self._at_rest: Usage | None = None
+        self._at_rest: ResourceUsage | None = None
         self._closing: asyncio.Task[None] | None = None
 
     @property
@@ -146,7 +146,7 @@ class SandboxHost:
             return f"it used more than {most.memory_mb} MiB of memory"
         return None
 
-    def _own_memory(self, used: Usage) -> int:
+    def _own_memory(self, used: ResourceUsage) -> int:
         """The sum over processes where the kernel has no better figure."""
         return (self._sandbox.own_memory() if self._sandbox else 0) or used.memory_bytes
 

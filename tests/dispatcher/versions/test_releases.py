@@ -30,7 +30,7 @@ from tracelake.dispatcher.datasets.resolve_relations import user_relations
 from tracelake.dispatcher.maintenance.remove_left_generations import RemoveLeftGenerations
 from tracelake.dispatcher.versions.gaps import list_gaps
 from tracelake.errors import Conflict, InvalidDag, InvalidRequest, LeaseLost, NotFound
-from tracelake.wire.internal.queries import Relation, RelationRequest, RelationsRequest
+from tracelake.wire.internal.queries import RelationAnswer, RelationRequest, RelationsRequest
 from tracelake.wire.user.backfills import GapsQuery
 
 pytestmark = pytest.mark.anyio
@@ -450,13 +450,13 @@ async def remove_left(control: Control) -> None:
         pass
 
 
-async def relation(control: Control, org: Org, as_of: int | datetime | None = None) -> Relation:
+async def relation(control: Control, org: Org, as_of: int | datetime | None = None) -> RelationAnswer:
     request = RelationsRequest(tables=[RelationRequest(name="flour", as_of=as_of)])
     (found,) = (await user_relations(control.pool, org.as_user, request)).relations
     return found
 
 
-def keys(found: Relation) -> list[str]:
+def keys(found: RelationAnswer) -> list[str]:
     assert found.cold is not None
     assert found.cold.partitions is not None
     return [partition.partition_key for partition in found.cold.partitions]

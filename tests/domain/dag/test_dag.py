@@ -11,12 +11,12 @@ from tracelake.domain.dag.graph import job_order
 from tracelake.domain.dag.model import (
     Activation,
     Bootstrap,
+    DagInput,
+    DagOutput,
     ExecutionStrategy,
     ForeignDataset,
-    Input,
     Job,
     JobOutput,
-    Output,
     Publication,
     Retry,
     Scaling,
@@ -102,14 +102,14 @@ def test_every_field_is_read(catalog: Catalog) -> None:
         idle_timeout_seconds=300,
         config={"query": "SELECT * FROM orders"},
         inputs=(
-            Input("orders", JobOutput(JobName("pull"), 0), parse_where("severity = 'critical'")),
-            Input(
+            DagInput("orders", JobOutput(JobName("pull"), 0), parse_where("severity = 'critical'")),
+            DagInput(
                 "current_prices",
                 ForeignDataset(DatasetName("prices")),
                 parse_where("price > 0.5 and not stale = true"),
             ),
         ),
-        outputs=(Output(0, "alerts", Storage.POSTGRES),),
+        outputs=(DagOutput(0, "alerts", Storage.POSTGRES),),
         update_strategy=UpdateStrategy.APPEND,
         unique_key=("order_id",),
         scaling=Scaling(2),
@@ -140,12 +140,12 @@ def test_every_field_is_read(catalog: Catalog) -> None:
         ),
         bootstrap=Bootstrap(reset_outputs=True),
         config={"size": 3},
-        outputs=(Output(0, "orders", Storage.PARQUET), Output(1, "items", Storage.PARQUET)),
+        outputs=(DagOutput(0, "orders", Storage.PARQUET), DagOutput(1, "items", Storage.PARQUET)),
         scaling=Scaling(8),
         timeout_seconds=600,
     )
     assert score.udf == Udf("team/score-1.2.zip", "0123456789abcdef" * 4, "main.handler")
-    assert score.inputs == (Input("items", JobOutput(JobName("pull"), 1)),)
+    assert score.inputs == (DagInput("items", JobOutput(JobName("pull"), 1)),)
     assert score.idle_timeout_seconds is None
     assert dag.publish == (
         Publication(DatasetName("daily"), JobName("pull"), 1, ("finance",)),
@@ -171,8 +171,8 @@ def test_every_default_is_filled_in(catalog: Catalog) -> None:
         runtime="platform",
         operator="sql",
         execution_strategy=ExecutionStrategy.PER_UPDATE,
-        inputs=(Input("pull", JobOutput(JobName("pull"), 0)),),
-        outputs=(Output(0, "copy", Storage.PARQUET),),
+        inputs=(DagInput("pull", JobOutput(JobName("pull"), 0)),),
+        outputs=(DagOutput(0, "copy", Storage.PARQUET),),
         timeout_seconds=3600,
     )
     assert (copy.heartbeat_timeout_seconds, copy.heartbeat_interval_seconds, copy.max_attempts) == (120, 30, 3)

@@ -22,7 +22,7 @@ LARGEST_BYTES: Final = 1024 * 1024
 
 
 @dataclass(frozen=True)
-class Found:
+class FoundQueue:
     """A queue as SQS knows it."""
 
     name: str
@@ -34,10 +34,10 @@ class Found:
 class SqsNames:
     def __init__(self, sqs: AwsService, settings: QueueSettings, max_receives: int) -> None:
         self._sqs, self._settings, self._max_receives = sqs, settings, max_receives
-        self._found: dict[str, Found] = {}
+        self._found: dict[str, FoundQueue] = {}
         self._finding = asyncio.Lock()
 
-    async def find(self, queue: str) -> Found:
+    async def find(self, queue: str) -> FoundQueue:
         if queue not in self._found:
             async with self._finding:
                 if queue not in self._found:
@@ -48,7 +48,7 @@ class SqsNames:
         """It was deleted, perhaps to be created anew."""
         self._found.pop(queue, None)
 
-    async def _look_up(self, name: str) -> Found:
+    async def _look_up(self, name: str) -> FoundQueue:
         url = await self._url(name)
         if url is None:
             url = await self._create(name)
@@ -58,7 +58,7 @@ class SqsNames:
         dead_url = await self._url(dead) if dead else None
         if dead_url is None:
             raise self._without_dead_letters(name)
-        return Found(name, url, dead_url, int(policy["maxReceiveCount"]))
+        return FoundQueue(name, url, dead_url, int(policy["maxReceiveCount"]))
 
     async def _url(self, name: str) -> str | None:
         try:

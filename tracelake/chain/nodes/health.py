@@ -22,7 +22,7 @@ _of_pool: dict[RpcPool, Health] = {}
 
 
 @dataclass(slots=True)
-class Standing:
+class EndpointState:
     """What this process knows of one endpoint."""
 
     place: int
@@ -47,13 +47,13 @@ class Health:
     def __init__(self, pool: RpcPool) -> None:
         self._pool = pool
         batch = min(pool.batch_size, max(1, int(pool.requests_per_second or pool.batch_size)))
-        self.standings = [Standing(place, endpoint, batch) for place, endpoint in enumerate(pool.endpoints)]
+        self.standings = [EndpointState(place, endpoint, batch) for place, endpoint in enumerate(pool.endpoints)]
         self.limits = limits_of(pool)
         self._next = 0
         self._lock = threading.Lock()
         self._jitter = random.Random()  # noqa: S311 - spreads retries, guards nothing
 
-    async def choose(self, avoid: set[int], only: int | None = None) -> Standing:
+    async def choose(self, avoid: set[int], only: int | None = None) -> EndpointState:
         """The next in turn that does not rest, none of `avoid` if it can be helped; waits if all of them rest."""
         now = time.monotonic()
         with self._lock:
@@ -73,7 +73,7 @@ class Health:
         with self._lock:
             self._next = self._jitter.randrange(len(self.standings))
 
-    async def witness(self, silent: set[int], until: float) -> Standing | None:
+    async def witness(self, silent: set[int], until: float) -> EndpointState | None:
         """One that is not of `silent`, and does not rest beyond `until`; None if there is none."""
         others = [
             standing for standing in self.standings if standing.place not in silent and standing.rests_until <= until
@@ -84,10 +84,10 @@ class Health:
         await asyncio.sleep(max(0.0, first.rests_until - now))
         return first
 
-    def worked(self, standing: Standing) -> None:
+    def worked(self, standing: EndpointState) -> None:
         standing.failures = 0
 
-    def failed(self, standing: Standing, error: ProviderError, began: float) -> None:
+    def failed(self, standing: EndpointState, error: ProviderError, began: float) -> None:
         """Pauses it. Requests that began before the last pause are ignored: many fail together."""
         now = time.monotonic()
         asked_for = error.retry_after if isinstance(error, ProviderThrottled) else None

@@ -13,7 +13,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 
-class Access(msgspec.Struct, rename="camel", gc=False):
+class AccessListEntry(msgspec.Struct, rename="camel", gc=False):
     address: str
     storage_keys: list[str]
 
@@ -45,7 +45,7 @@ class Transaction(msgspec.Struct, rename="camel", gc=False, kw_only=True, omit_d
     type: str | UnsetType = UNSET
     gas_price: str | UnsetType = UNSET
     chain_id: str | UnsetType | None = UNSET
-    access_list: list[Access] | UnsetType | None = UNSET
+    access_list: list[AccessListEntry] | UnsetType | None = UNSET
     max_fee_per_gas: str | UnsetType | None = UNSET
     max_priority_fee_per_gas: str | UnsetType | None = UNSET
     max_fee_per_blob_gas: str | UnsetType | None = UNSET

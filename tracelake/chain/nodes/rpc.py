@@ -18,7 +18,7 @@ import structlog
 import uvloop
 
 from tracelake.chain.nodes.errors import read_error, read_status
-from tracelake.chain.nodes.health import Standing, health_of
+from tracelake.chain.nodes.health import EndpointState, health_of
 from tracelake.chain.nodes.responses import (
     Answer,
     Block,
@@ -101,7 +101,7 @@ class RpcClient:
                 return result
         raise AssertionError("unreachable: the last attempt returns or raises")
 
-    async def post(self, standing: Standing, body: bytes, calls: int) -> bytes:
+    async def post(self, standing: EndpointState, body: bytes, calls: int) -> bytes:
         """One HTTP request; every failure is a ProviderError without an address in it."""
         assert self._session is not None, "use the client as a context manager"  # noqa: S101 - a bug of the caller
         label = standing.endpoint.label
@@ -132,7 +132,7 @@ class RpcClient:
 class Lane:
     """One endpoint, for one piece of work."""
 
-    def __init__(self, client: RpcClient, standing: Standing) -> None:
+    def __init__(self, client: RpcClient, standing: EndpointState) -> None:
         self._client = client
         self.standing = standing
         self.label = standing.endpoint.label

@@ -10,7 +10,15 @@ from binascii import unhexlify
 from collections.abc import Callable
 
 from tracelake.chain.keccak import keccak
-from tracelake.chain.nodes.responses import Access, Authorization, Header, Log, Receipt, Transaction, Withdrawal
+from tracelake.chain.nodes.responses import (
+    AccessListEntry,
+    Authorization,
+    Header,
+    Log,
+    Receipt,
+    Transaction,
+    Withdrawal,
+)
 from tracelake.chain.proofs.rlp import (
     QUANTITIES,
     text_of_address,
@@ -149,7 +157,7 @@ def _access_list(tx: Transaction) -> str:
     return text_of_list("".join(map(_access, tx.access_list or [])))
 
 
-def _access(entry: Access) -> str:
+def _access(entry: AccessListEntry) -> str:
     keys = text_of_list("".join(map(text_of_word, entry.storage_keys)))
     return text_of_list(text_of_address(entry.address) + keys)
 

@@ -28,7 +28,7 @@ MALFORMED: Final = "the batch cannot be read as Parquet: the header of a page is
 
 
 @dataclass(frozen=True)
-class Page:
+class ParquetPage:
     unpacked: int
     is_dictionary: bool
 
@@ -41,7 +41,7 @@ def refuse_large_footer(body: bytes) -> None:
         raise BatchFault(f"the footer of the Parquet file has {size} bytes; at most {FOOTER_BYTES} are allowed")
 
 
-def pages(body: bytes, metadata: pq.FileMetaData) -> Iterator[tuple[int, Page]]:
+def pages(body: bytes, metadata: pq.FileMetaData) -> Iterator[tuple[int, ParquetPage]]:
     """Yield every page with the number of its column, in the order of the footer."""
     count = 0
     for group in range(metadata.num_row_groups):
@@ -53,7 +53,7 @@ def pages(body: bytes, metadata: pq.FileMetaData) -> Iterator[tuple[int, Page]]:
                 yield column, page
 
 
-def _of_chunk(body: bytes, chunk: pq.ColumnChunkMetaData) -> Iterator[Page]:
+def _of_chunk(body: bytes, chunk: pq.ColumnChunkMetaData) -> Iterator[ParquetPage]:
     place = chunk.data_page_offset
     if chunk.has_dictionary_page and 0 < chunk.dictionary_page_offset < place:
         place = chunk.dictionary_page_offset
@@ -67,7 +67,7 @@ def _of_chunk(body: bytes, chunk: pq.ColumnChunkMetaData) -> Iterator[Page]:
         place = header.place + packed
 
 
-def _page(header: dict[int, Any]) -> tuple[Page, int]:
+def _page(header: dict[int, Any]) -> tuple[ParquetPage, int]:
     """Return the unpacked size of a page, and its size in the file."""
     kind, unpacked, packed = (header.get(field) for field in (1, 2, 3))
     if not (isinstance(kind, int) and isinstance(unpacked, int) and isinstance(packed, int)):
@@ -83,7 +83,7 @@ def _page(header: dict[int, Any]) -> tuple[Page, int]:
         values = within.get(1)
         if kind == DICTIONARY_PAGE and not (isinstance(values, int) and 0 <= values <= unpacked):
             raise BatchFault("the batch cannot be read as Parquet: a dictionary claims more values than bytes")
-    return Page(unpacked, kind == DICTIONARY_PAGE), packed
+    return ParquetPage(unpacked, kind == DICTIONARY_PAGE), packed
 
 
 class _Compact:

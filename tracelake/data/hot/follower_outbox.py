@@ -29,7 +29,7 @@ class FollowerRun:
 
 
 @dataclass(frozen=True)
-class Progress:
+class FollowerProgress:
     """Last block written, and last block that is final; None before the first."""
 
     announced_to: int | None
@@ -47,9 +47,9 @@ class Announcement:
     cause: str
 
 
-def lock_source(connection: psycopg.Connection[Any], source: str, run: FollowerRun) -> Progress:
+def lock_source(connection: psycopg.Connection[Any], source: str, run: FollowerRun) -> FollowerProgress:
     """Return how far the source has come, and lock it until the transaction ends."""
-    return Progress(*_lock(connection, source, run)[:2])
+    return FollowerProgress(*_lock(connection, source, run)[:2])
 
 
 def begin(connection: psycopg.Connection[Any], source: str, run: FollowerRun) -> bool:
@@ -73,7 +73,7 @@ def bound_idleness(connection: psycopg.Connection[Any]) -> None:
     connection.execute(statements("follower_outbox")["bound_idleness"])
 
 
-def advance(connection: psycopg.Connection[Any], source: str, progress: Progress) -> None:
+def advance(connection: psycopg.Connection[Any], source: str, progress: FollowerProgress) -> None:
     values = {"source": source, "announced_to": progress.announced_to, "finalized_to": progress.finalized_to}
     connection.execute(statements("follower_outbox")["advance"], values)
 

@@ -15,7 +15,7 @@ from tracelake.wire.user.bundles import BundleAnswer, BundleList, BundleRow, Bun
 UPLOAD = CALLS["upload_bundle"]
 
 
-class Bundle(BundleRow, frozen=True):
+class StoredBundle(BundleRow, frozen=True):
     location: str
     entry_points: list[str]
 
@@ -31,19 +31,19 @@ async def show_bundle(pool: asyncpg.Pool, max_bytes: int, org_id: UUID, bundle_i
     return bundle_answer(await get_bundle(pool, org_id, bundle_id), max_bytes)
 
 
-async def get_bundle(pool: asyncpg.Pool, org_id: UUID, bundle_id: UUID) -> Bundle:
+async def get_bundle(pool: asyncpg.Pool, org_id: UUID, bundle_id: UUID) -> StoredBundle:
     record = await pool.fetchrow(queries("bundles")["find_bundle"], org_id, bundle_id, None)
     if record is None:
         raise NotFound("no such bundle", where=str(bundle_id))
-    return Bundle(**record)
+    return StoredBundle(**record)
 
 
-async def find_by_hash(pool: asyncpg.Pool, org_id: UUID, sha256: str) -> Bundle | None:
+async def find_by_hash(pool: asyncpg.Pool, org_id: UUID, sha256: str) -> StoredBundle | None:
     record = await pool.fetchrow(queries("bundles")["find_bundle"], org_id, None, sha256)
-    return Bundle(**record) if record else None
+    return StoredBundle(**record) if record else None
 
 
-def bundle_answer(bundle: Bundle, max_bytes: int) -> BundleAnswer:
+def bundle_answer(bundle: StoredBundle, max_bytes: int) -> BundleAnswer:
     """Includes how to upload the bytes while the bundle is pending."""
     upload = UploadRef(
         method="PUT",

@@ -15,7 +15,7 @@ from uuid import UUID
 
 import asyncpg
 
-from tracelake.dispatcher.bundles.list import Bundle, bundle_answer, find_by_hash, get_bundle
+from tracelake.dispatcher.bundles.list import StoredBundle, bundle_answer, find_by_hash, get_bundle
 from tracelake.domain.access.object_names import ObjectName
 from tracelake.domain.access.storage_locations import bundle_folder
 from tracelake.domain.bundle.rules import BundleLimits, check, entry_points
@@ -83,7 +83,7 @@ async def finalize_bundle(
     return bundle_answer(bundle, limits.archive_bytes)
 
 
-async def _store(objects: ObjectStore, bundle: Bundle, archive: bytes) -> None:
+async def _store(objects: ObjectStore, bundle: StoredBundle, archive: bytes) -> None:
     if len(archive) != bundle.size_bytes:
         message = f"{len(archive)} bytes were sent, and {bundle.size_bytes} were announced"
         raise InvalidRequest(message, where="", hint="announce the size that you send")
@@ -93,7 +93,7 @@ async def _store(objects: ObjectStore, bundle: Bundle, archive: bytes) -> None:
         await asyncio.to_thread(objects.put, ObjectName.parse(bundle.location), archive)
 
 
-def _check(objects: ObjectStore, limits: BundleLimits, bundle: Bundle) -> Verdict:
+def _check(objects: ObjectStore, limits: BundleLimits, bundle: StoredBundle) -> Verdict:
     name = ObjectName.parse(bundle.location)
     try:
         archive = objects.get(name)

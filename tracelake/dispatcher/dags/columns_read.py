@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from tracelake.dispatcher.dags.catalog import operators
-from tracelake.domain.dag.model import Input, Job
+from tracelake.domain.dag.model import DagInput, Job
 from tracelake.domain.filter.tree import columns_of
 from tracelake.wire.task.markers import NUMBER
 
 
-def columns_read(job: Job, job_input: Input) -> list[str] | None:
+def columns_read(job: Job, job_input: DagInput) -> list[str] | None:
     """In small letters: those of the operator, of the input's filter, and the one that ranges are selected by.
 
     None: any column may.

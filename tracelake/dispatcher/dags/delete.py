@@ -25,7 +25,7 @@ class DagUse(Row, frozen=True):
     existed: bool
 
 
-class Removed(Row, frozen=True):
+class DeletedCounts(Row, frozen=True):
     versions: int
     jobs: int
     generations: int
@@ -40,13 +40,13 @@ async def delete_dag(pool: asyncpg.Pool, user: User, dag_name: str, *, dry_run: 
     async with pool.acquire() as connection, connection.transaction():
         await connection.execute(queries("dags")["lock_activation"], user.org_id)
         await _refuse_used(connection, user.org_id, dag_name)
-        removed = await fetch_row(connection, sql["measure"], Removed, user.org_id, dag_name)
+        removed = await fetch_row(connection, sql["measure"], DeletedCounts, user.org_id, dag_name)
         changes = bool(removed.versions) and not dry_run
         if changes:
             await connection.execute(sql["mark"], user.org_id, dag_name, user.id)
         crash_point("delete_dag.before_commit", when=changes)
     crash_point("delete_dag.after_commit", when=changes)
-    values = {name: getattr(removed, name) for name in Removed.__struct_fields__}
+    values = {name: getattr(removed, name) for name in DeletedCounts.__struct_fields__}
     return DeleteDagAnswer(dag_name=dag_name, changed=changes, **values)
 
 

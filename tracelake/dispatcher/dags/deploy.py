@@ -34,7 +34,7 @@ from tracelake.domain.dag.hashes import (
     listed_addresses,
     memo_hash,
 )
-from tracelake.domain.dag.model import Dag, DeclaredDataset, ForeignDataset, Input, Job, JobOutput, Storage
+from tracelake.domain.dag.model import Dag, DagInput, DeclaredDataset, ForeignDataset, Job, JobOutput, Storage
 from tracelake.domain.dag.parse import parse_dag
 from tracelake.domain.dag.yaml_nodes import name_in
 from tracelake.domain.filter.tree import as_json
@@ -151,7 +151,7 @@ async def parse_new(
 
 async def input_ids(
     connection: Connection, org: OrgId, dag: Dag, renamed: Mapping[str, UUID] | None = None
-) -> Mapping[Input, UUID]:
+) -> Mapping[DagInput, UUID]:
     """The dataset of each input; a name of another DAG means the dataset that has it now, or gets it (`renamed`)."""
     own: dict[Own, DatasetId] = {DeclaredDataset(name): dataset for name, dataset in declared_ids(dag, org).items()}
     own |= dict[Own, DatasetId](dataset_ids(dag, org).items())
@@ -254,7 +254,7 @@ class _NewVersion:
             return f"postgres_table:{buffered_table(dataset.generation)}", None
         return f"postgres_table:dataset_{str(dataset.id).replace('-', '_')}", None
 
-    async def _insert_job(self, job: Job, inputs: Mapping[Input, UUID]) -> None:
+    async def _insert_job(self, job: Job, inputs: Mapping[DagInput, UUID]) -> None:
         sql, ids = queries("dags"), dataset_ids(self.dag, self.org)
         read = [inputs[job_input] for job_input in job.inputs]
         written = [ids[JobOutput(job.name, output.index)] for output in job.outputs]
@@ -294,7 +294,7 @@ class _NewVersion:
         )
 
 
-def _input_id(job_input: Input, job: Job, own: Mapping[Own, DatasetId], foreign: Mapping[str, UUID]) -> UUID:
+def _input_id(job_input: DagInput, job: Job, own: Mapping[Own, DatasetId], foreign: Mapping[str, UUID]) -> UUID:
     match job_input.upstream:
         case JobOutput() | DeclaredDataset():
             return own[job_input.upstream]

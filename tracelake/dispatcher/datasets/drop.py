@@ -18,7 +18,7 @@ from tracelake.store.queries import Row, fetch_row, queries
 from tracelake.wire.user.datasets import DropAnswer
 
 
-class DatasetUse(Row, frozen=True):
+class WritingDag(Row, frozen=True):
     dag: str
     is_served: bool
     readers: list[str]
@@ -30,14 +30,14 @@ async def drop_dataset(pool: asyncpg.Pool, user: User, name_or_uuid: str) -> Dro
     dataset, sql = await find_dataset(pool, user, name_or_uuid), queries("left_generations")
     async with pool.acquire() as connection, connection.transaction():
         await connection.execute(queries("dags")["lock_activation"], user.org_id)
-        _refuse_used(await fetch_row(connection, sql["find_use"], DatasetUse, user.org_id, dataset), name_or_uuid)
+        _refuse_used(await fetch_row(connection, sql["find_use"], WritingDag, user.org_id, dataset), name_or_uuid)
         generations = await connection.fetchval(sql["mark_dropped"], user.org_id, dataset)
         crash_point("drop_dataset.before_commit")
     crash_point("drop_dataset.after_commit")
     return DropAnswer(dataset_uuid=UUID(str(dataset)), generations=generations)
 
 
-def _refuse_used(use: DatasetUse, named: str) -> None:
+def _refuse_used(use: WritingDag, named: str) -> None:
     if use.readers:
         raise Conflict(
             f"it is read by {', '.join(use.readers)}",

@@ -22,7 +22,7 @@ class GenerationHead(Row, frozen=True):
     hot: bool = False
 
 
-class Partition(Row, frozen=True):
+class StoredPartition(Row, frozen=True):
     partition_key: str
     location: str
     files: list[Mapping[str, Any]]
@@ -65,12 +65,12 @@ async def generation_head(pool: asyncpg.Pool, version: UUID) -> GenerationHead:
 
 async def partitions_at(
     pool: asyncpg.Pool, generations: Sequence[UUID], commit: int, span: Range | None = None
-) -> list[Partition]:
+) -> list[StoredPartition]:
     ends = (span.start, span.stop) if span else (None, None)
-    return await fetch_rows(pool, queries("files")["list_partitions"], Partition, generations, commit, *ends)
+    return await fetch_rows(pool, queries("files")["list_partitions"], StoredPartition, generations, commit, *ends)
 
 
-def refuse_removed(partitions: Sequence[Partition], commit: int) -> None:
+def refuse_removed(partitions: Sequence[StoredPartition], commit: int) -> None:
     """Refuses a snapshot if any of its files have been deleted."""
     removed = next((partition for partition in partitions if partition.files_removed_at is not None), None)
     if removed is not None:

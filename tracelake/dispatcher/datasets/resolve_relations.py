@@ -14,7 +14,7 @@ from uuid import UUID
 
 import asyncpg
 
-from tracelake.dispatcher.datasets.partitions import ColdCopy, Partition, cold_copies, refuse_removed
+from tracelake.dispatcher.datasets.partitions import ColdCopy, StoredPartition, cold_copies, refuse_removed
 from tracelake.domain.flow.pressure import Priority
 from tracelake.errors import InvalidRequest, LeaseLost, NotFound
 from tracelake.store.identity import User
@@ -23,7 +23,7 @@ from tracelake.wire.internal.queries import (
     MAX_READABLE,
     ColdFilesAnswer,
     Moment,
-    Relation,
+    RelationAnswer,
     RelationsAnswer,
     RelationsRequest,
 )
@@ -32,7 +32,7 @@ Pin = tuple[UUID, int]
 """A generation as of a commit; for a hot one, a commit of its Parquet copy."""
 
 
-class Table(Row, frozen=True):
+class RequestedTable(Row, frozen=True):
     name: str
     dataset_uuid: UUID
     dataset_version: UUID
@@ -49,7 +49,7 @@ class Table(Row, frozen=True):
     filters: list[Mapping[str, Any]] | None
 
 
-class NumberedPartition(Partition, frozen=True):
+class NumberedPartition(StoredPartition, frozen=True):
     dataset_version: UUID
     n: int
 
@@ -57,7 +57,9 @@ class NumberedPartition(Partition, frozen=True):
 async def user_relations(pool: asyncpg.Pool, user: User, request: RelationsRequest) -> RelationsAnswer:
     names = [table.name for table in request.tables]
     moments = _moments([table.as_of for table in request.tables])
-    tables = await fetch_rows(pool, queries("relations")["list_user_tables"], Table, *user.reads_as, names, *moments)
+    tables = await fetch_rows(
+        pool, queries("relations")["list_user_tables"], RequestedTable, *user.reads_as, names, *moments
+    )
     readable: list[str] = []
     if len(tables) < len(names):
         sql = queries("relations")["list_readable_names"]
@@ -80,7 +82,7 @@ async def task_relations(pool: asyncpg.Pool, request: RelationsRequest) -> Relat
     tables = await fetch_rows(
         pool,
         sql["list_task_tables"],
-        Table,
+        RequestedTable,
         running.org_id,
         [table.name for table in request.tables],
         [table.dataset_version for table in request.tables],
@@ -100,7 +102,9 @@ def _moments(moments: Sequence[Moment | None]) -> tuple[list[int | None], list[d
     return commits, [time if time is None or time.tzinfo else time.replace(tzinfo=UTC) for time in times]
 
 
-async def _relations(pool: asyncpg.Pool, tables: Sequence[Table], request: RelationsRequest) -> list[Relation]:
+async def _relations(
+    pool: asyncpg.Pool, tables: Sequence[RequestedTable], request: RelationsRequest
+) -> list[RelationAnswer]:
     for table in tables:
         _check_moment(table)
     copies = await cold_copies(pool, [table.dataset_version for table in tables if table.hot])
@@ -115,7 +119,7 @@ async def _relations(pool: asyncpg.Pool, tables: Sequence[Table], request: Relat
     }
     files = await files_of(pool, generations, known)
     return [
-        Relation(
+        RelationAnswer(
             name=table.name,
             dataset_uuid=table.dataset_uuid,
             dataset_version=table.dataset_version,
@@ -128,9 +132,9 @@ async def _relations(pool: asyncpg.Pool, tables: Sequence[Table], request: Relat
     ]
 
 
-def _without_files(tables: Sequence[Table]) -> list[Relation]:
+def _without_files(tables: Sequence[RequestedTable]) -> list[RelationAnswer]:
     return [
-        Relation(
+        RelationAnswer(
             name=table.name,
             dataset_uuid=table.dataset_uuid,
             dataset_version=table.dataset_version,
@@ -143,7 +147,7 @@ def _without_files(tables: Sequence[Table]) -> list[Relation]:
     ]
 
 
-def _check_moment(table: Table) -> None:
+def _check_moment(table: RequestedTable) -> None:
     if not table.travels:
         return
     where = f"/as_of/{table.name}"
@@ -162,7 +166,7 @@ def _check_moment(table: Table) -> None:
         raise NotFound(reason, where=where, hint="`retention.left_generations_days` says how long they are kept")
 
 
-def _cold_pin(table: Table, copies: Mapping[UUID, ColdCopy]) -> Pin | None:
+def _cold_pin(table: RequestedTable, copies: Mapping[UUID, ColdCopy]) -> Pin | None:
     version = table.dataset_version
     if not table.hot:
         return version, table.commit

@@ -42,7 +42,7 @@ class OpenCause(Row, frozen=True):
     priority: str
 
 
-class Edge(Row, frozen=True):
+class JobEdge(Row, frozen=True):
     producer: UUID
     consumer: UUID
 
@@ -111,7 +111,7 @@ async def _set_pauses(connection: Connection) -> PauseChanges:
     reached = trips(map(_load, loads), {_key(cause) for cause in causes})
     if not reached and not causes:
         return PauseChanges(0, 0)
-    edges = await fetch_rows(connection, sql["list_edges"], Edge) if reached else []
+    edges = await fetch_rows(connection, sql["list_edges"], JobEdge) if reached else []
     found = pauses(reached, ((JobId(edge.producer), JobId(edge.consumer)) for edge in edges))
     rows = [row for (job, priority), why in found.items() for row in _rows(job, priority, why)]
     columns = zip(*rows, strict=True) if rows else ((),) * 6

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import asyncpg
 
 from tracelake.dispatcher.events.new_events import transposed
-from tracelake.domain.flow.rpc_shares import Grant, Holding, Limit, grant
+from tracelake.domain.flow.rpc_shares import Grant, Holding, PoolLimit, grant
 from tracelake.errors import Conflict, InvalidRequest
 from tracelake.store.queries import Connection, Row, fetch_rows, queries
 from tracelake.wire.internal.rpc_shares import PoolUse, RpcShare, RpcSharesAnswer, RpcSharesRequest
@@ -25,8 +25,8 @@ class ShareRow(Row, frozen=True):
 
     @property
     def holding(self) -> Holding:
-        limit = Limit(self.limit_in_flight, self.limit_rate)
-        return Holding(self.worker, Limit(self.in_flight, self.rate), self.wanted, limit)
+        limit = PoolLimit(self.limit_in_flight, self.limit_rate)
+        return Holding(self.worker, PoolLimit(self.in_flight, self.rate), self.wanted, limit)
 
 
 async def lease_rpc_shares(pool: asyncpg.Pool, request: RpcSharesRequest, lease_seconds: float) -> RpcSharesAnswer:
@@ -55,8 +55,8 @@ def _refuse_late(request: RpcSharesRequest, live: Sequence[ShareRow]) -> None:
 
 
 def _grant(worker: str, use: PoolUse, live: Sequence[ShareRow], turn: int) -> Grant:
-    limit = Limit(use.max_concurrency, use.requests_per_second)
-    asks = Holding(worker, Limit(use.held, use.held_rate), use.wanted, limit)
+    limit = PoolLimit(use.max_concurrency, use.requests_per_second)
+    asks = Holding(worker, PoolLimit(use.held, use.held_rate), use.wanted, limit)
     of_pool = [row.holding for row in live if row.pool == use.pool]
     own = next((row.share for row in of_pool if row.worker == worker), None)
     return grant(asks, own, [row for row in of_pool if row.worker != worker], turn)

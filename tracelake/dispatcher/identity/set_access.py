@@ -19,7 +19,7 @@ from tracelake.store.queries import Connection, Queryable, Row, fetch_row, queri
 from tracelake.wire.user.identity import AccessAnswer, AccessChange
 
 
-class Access(Row, frozen=True):
+class DatasetAccess(Row, frozen=True):
     dataset_uuid: UUID
     name: str | None
     visibility: str
@@ -72,7 +72,7 @@ async def _refuse_unknown(connection: Connection, org_id: UUID, roles: Sequence[
 
 
 async def _show(database: Queryable, org_id: UUID, dataset: UUID) -> AccessAnswer:
-    found = await fetch_row(database, queries("access")["show_access"], Access, org_id, dataset)
+    found = await fetch_row(database, queries("access")["show_access"], DatasetAccess, org_id, dataset)
     roles = sorted(role.removeprefix("role:") for role in found.read_roles)
     return AccessAnswer(
         dataset_uuid=found.dataset_uuid,

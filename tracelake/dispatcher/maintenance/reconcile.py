@@ -38,7 +38,7 @@ MARGIN = timedelta(minutes=5)
 Oldest = dict[tuple[str, Priority], timedelta]
 
 
-class Mark(Row, frozen=True):
+class ComparedTimes(Row, frozen=True):
     fresh_from: datetime
     fresh_to: datetime
     swept_from: datetime
@@ -101,14 +101,14 @@ class Reconciler(Periodic):
             mark = await self._lock_mark(connection, interval)
             return Repairs() if mark is None else await self._repair(connection, mark, oldest)
 
-    async def _lock_mark(self, connection: Connection, interval: timedelta) -> Mark | None:
+    async def _lock_mark(self, connection: Connection, interval: timedelta) -> ComparedTimes | None:
         sql = queries("reconcile")
         length = timedelta(seconds=self.settings.reconcile_slice_seconds)
         grace = timedelta(seconds=self.settings.reconcile_grace_seconds)
         await connection.execute(sql["ensure_mark"])
-        return await find_row(connection, sql["lock_mark"], Mark, interval, length, grace, MARGIN)
+        return await find_row(connection, sql["lock_mark"], ComparedTimes, interval, length, grace, MARGIN)
 
-    async def _repair(self, connection: Connection, mark: Mark, oldest: Oldest) -> Repairs:
+    async def _repair(self, connection: Connection, mark: ComparedTimes, oldest: Oldest) -> Repairs:
         sql = queries("reconcile")
         periods = [(mark.fresh_from, mark.fresh_to), (mark.swept_from, mark.swept_to)]
         missing = [await _insert_missing_events(connection, *period) for period in periods]

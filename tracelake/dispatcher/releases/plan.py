@@ -26,7 +26,7 @@ VOLATILE = frozenset({"partitions", "reused", "rows", "bytes", "seconds", "reque
 """What changes with every commit and query: not part of a plan's hash."""
 
 
-class Size(Row, frozen=True):
+class GenerationSize(Row, frozen=True):
     dataset_version: UUID
     partitions: int
     rows: int
@@ -68,7 +68,7 @@ async def plan_change(pool: asyncpg.Pool, org_id: UUID, texts: Sequence[str], *,
 class _Known:
     """What the ledger, the tasks and the audit say about the datasets of a change."""
 
-    sizes: Mapping[UUID, Size]
+    sizes: Mapping[UUID, GenerationSize]
     uses: Mapping[tuple[str, str], JobUse]
     users: Mapping[UUID, int]
     hashes: Mapping[tuple[str, str], str]
@@ -81,7 +81,7 @@ async def _measure(database: Queryable, change: Change) -> _Known:
     generations = {pointer.dataset_version for pointer in change.pointers}
     generations |= {generation for member in change.members for generation in member.generations.values()}
     datasets = list({dataset for member in change.members for dataset in member.generations})
-    sizes = await fetch_rows(database, sql["measure_generations"], Size, list(generations))
+    sizes = await fetch_rows(database, sql["measure_generations"], GenerationSize, list(generations))
     uses = await fetch_rows(database, sql["measure_jobs"], JobUse, change.org, names)
     users = await fetch_rows(database, sql["count_query_users"], QueryUsers, change.org, datasets)
     jobs = await fetch_rows(database, sql["list_job_hashes"], FormerJob, change.org, names)

@@ -16,7 +16,7 @@ from tracelake.dispatcher.dags.columns_read import columns_read
 from tracelake.dispatcher.releases.resolve import Change, Member
 from tracelake.domain.dag.catalog import SAME, Changed
 from tracelake.domain.dag.hashes import config_hash, dataset_ids, job_hash, memo_hash
-from tracelake.domain.dag.model import DeclaredDataset, ForeignDataset, Input, Job, JobOutput
+from tracelake.domain.dag.model import DagInput, DeclaredDataset, ForeignDataset, Job, JobOutput
 from tracelake.domain.filter.tree import columns_of
 from tracelake.domain.ids import DatasetId
 from tracelake.errors import BadInput
@@ -93,7 +93,7 @@ class PredictedChanges:
             return unknown
         return [*found[: len(unknown)], *unknown[len(found) :]]
 
-    def _of_input(self, member: Member, item: Input) -> Changed:
+    def _of_input(self, member: Member, item: DagInput) -> Changed:
         dataset = self._dataset(member, item)
         changed = SAME if dataset is None else self.of(dataset)
         if dataset is None or not changed:
@@ -101,15 +101,15 @@ class PredictedChanges:
         selecting = {NUMBER, *(name.lower() for name in (columns_of(item.where) if item.where else ()))}
         return changed if self.is_hashed(self.served[dataset]) and not changed & selecting else None
 
-    def _changes(self, member: Member, item: Input) -> bool:
+    def _changes(self, member: Member, item: DagInput) -> bool:
         dataset = self._dataset(member, item)
         return dataset is not None and self._generation(dataset) not in {None, self.served.get(dataset)}
 
-    def _unread(self, written: _Written, item: Input) -> UnreadChange:
+    def _unread(self, written: _Written, item: DagInput) -> UnreadChange:
         changed = sorted(self._of_input(written.member, item) or ())
         return UnreadChange(input=item.name, changed=changed, read=columns_read(written.job, item))
 
-    def _dataset(self, member: Member, item: Input) -> UUID | None:
+    def _dataset(self, member: Member, item: DagInput) -> UUID | None:
         """None: it has one generation for good, or is not part of the change."""
         match item.upstream:
             case JobOutput():

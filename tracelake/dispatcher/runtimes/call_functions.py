@@ -61,7 +61,7 @@ SILENT: Final = "the function returned without completing its task"
 
 
 @dataclass
-class Call:
+class RunningFunction:
     """A function that runs."""
 
     claimed: Claimed
@@ -94,7 +94,7 @@ class CallFunctions:
     _places_until: float = 0.0
     _refused: dict[UUID, NoRoom] = field(default_factory=dict)
     """Organisations for whose call there was no room a moment ago."""
-    _calls: dict[UUID, Call] = field(default_factory=dict)
+    _calls: dict[UUID, RunningFunction] = field(default_factory=dict)
     _bulk: set[UUID] = field(default_factory=set)
     """Those of `bulk` priority, and perhaps some that have ended."""
     _renewed: float = 0.0
@@ -196,11 +196,11 @@ class CallFunctions:
         return [name for name, runtime in self.runtimes.items() if runtime.invoker == "function"]
 
     def _call(self, claimed: Claimed) -> None:
-        call = Call(claimed, decode(parse_token(claimed.capability_token).payload))
+        call = RunningFunction(claimed, decode(parse_token(claimed.capability_token).payload))
         self._calls[claimed.task.task_id] = call
         call.work = asyncio.create_task(self._run(call))
 
-    async def _run(self, call: Call) -> None:
+    async def _run(self, call: RunningFunction) -> None:
         claimed, subject = call.claimed, task_fields(call.claimed)
         try:
             with log_fields(**subject), span("invoke", **subject):
@@ -212,7 +212,7 @@ class CallFunctions:
             self._calls.pop(claimed.task.task_id, None)
             self.signal.notify()
 
-    async def _invoke(self, call: Call, seconds: float) -> Invoked:
+    async def _invoke(self, call: RunningFunction, seconds: float) -> Invoked:
         try:
             payload = invocation(call.claimed)
             return await self.invoker.invoke(payload, org=call.claims.org_id, timeout_seconds=seconds)
@@ -220,7 +220,7 @@ class CallFunctions:
             log.exception("a function could not be invoked")
             return Invoked(error=f"{type(wrong).__name__}: {wrong}", lost=True)
 
-    async def _settle(self, call: Call, ended: Invoked) -> None:
+    async def _settle(self, call: RunningFunction, ended: Invoked) -> None:
         """Repeats until it is stored."""
         while True:
             try:
@@ -231,7 +231,7 @@ class CallFunctions:
             else:
                 return
 
-    async def _settle_once(self, call: Call, ended: Invoked) -> None:
+    async def _settle_once(self, call: RunningFunction, ended: Invoked) -> None:
         self._probing = None
         if not ended.started and not ended.refused:
             await self._release(call, ended)
@@ -246,7 +246,7 @@ class CallFunctions:
         else:
             await self._fail(call, ended.error or SILENT, retryable=not ended.refused)
 
-    async def _release(self, call: Call, ended: Invoked) -> None:
+    async def _release(self, call: RunningFunction, ended: Invoked) -> None:
         """Nothing has run: it was no attempt, and the task waits for its next turn."""
         why = ended.error or "no reason was given"
         if ended.busy:
@@ -267,7 +267,7 @@ class CallFunctions:
         self._refused[org] = NoRoom(time.monotonic() + seconds, seconds)
         self._places_until = 0.0
 
-    async def _fail(self, call: Call, error: str, *, retryable: bool) -> None:
+    async def _fail(self, call: RunningFunction, error: str, *, retryable: bool) -> None:
         claimed = call.claimed
         request = CompleteRequest(
             task_id=claimed.task.task_id,
@@ -343,13 +343,13 @@ def invocation(claimed: Claimed) -> bytes:
     )
 
 
-def _beat(call: Call) -> Beat:
+def _beat(call: RunningFunction) -> Beat:
     claimed = call.claimed
     request = HeartbeatRequest(task_id=claimed.task.task_id, attempt=claimed.attempt, lease_token=claimed.lease_token)
     return Beat(request, call.claims)
 
 
-async def _ended(call: Call) -> None:
+async def _ended(call: RunningFunction) -> None:
     if call.work is not None:
         call.work.cancel()
         await asyncio.wait({call.work})

@@ -80,7 +80,7 @@ class Stored(Row, frozen=True):
 
 
 @dataclass(frozen=True)
-class Delivery:
+class HookDelivery:
     """A verified call, ready to be stored."""
 
     hook: Hook
@@ -107,10 +107,10 @@ class Hooks:
         hooks = await self._find(calls)
         stored_here = await self._stored(hooks)
         checked = [self._checked(call, hook, stored_here) for call, hook in zip(calls, hooks, strict=True)]
-        deliveries = [item for item in checked if isinstance(item, Delivery)]
+        deliveries = [item for item in checked if isinstance(item, HookDelivery)]
         ids = await self.store(deliveries) if deliveries else {}
         stored = iter([ids[place].id if place in ids else _later(1) for place in range(len(deliveries))])
-        return [next(stored) if isinstance(item, Delivery) else item for item in checked]
+        return [next(stored) if isinstance(item, HookDelivery) else item for item in checked]
 
     async def _find(self, calls: Sequence[HookCall]) -> list[Hook]:
         names = [call.org for call in calls], [call.dag for call in calls], [call.job for call in calls]
@@ -121,7 +121,7 @@ class Hooks:
         wanted = [(hook.org_id, str(hook.source["secret"])) for hook in hooks if hook.org_id is not None]
         return await stored_secrets(self.pool, self.seal, "webhook", wanted) if wanted else {}
 
-    def _checked(self, call: HookCall, hook: Hook, stored: Found) -> Delivery | Exception:
+    def _checked(self, call: HookCall, hook: Hook, stored: Found) -> HookDelivery | Exception:
         try:
             return self._verified(call, hook, stored)
         except BadSignature as wrong:
@@ -130,7 +130,7 @@ class Hooks:
         except (InvalidRequest, BodyTooLarge, ServiceUnavailable) as refusal:
             return refusal
 
-    def _verified(self, call: HookCall, hook: Hook, stored: Found) -> Delivery:
+    def _verified(self, call: HookCall, hook: Hook, stored: Found) -> HookDelivery:
         if hook.org_id is None:
             raise BadSignature("there is no such webhook source")
         source = msgspec.convert(hook.source, HookSource, strict=False)
@@ -141,7 +141,7 @@ class Hooks:
         body = _read_json(call.body)
         tolerance = source.tolerance_seconds
         kept = None if tolerance is None else max(KEPT_TIMES * tolerance, MONTH_SECONDS)
-        return Delivery(hook, _key(source.scheme, signed, call.body, body), body, len(call.body), kept)
+        return HookDelivery(hook, _key(source.scheme, signed, call.body, body), body, len(call.body), kept)
 
     def _secrets(self, source: HookSource, call: HookCall, org: UUID, stored: Found) -> Sequence[str]:
         """Those of the organisation; if it has stored none of this name, those of the settings."""
@@ -154,7 +154,7 @@ class Hooks:
             raise _later(RETRY_SECONDS)
         return secrets
 
-    async def store(self, deliveries: Sequence[Delivery]) -> Mapping[int, Stored]:
+    async def store(self, deliveries: Sequence[HookDelivery]) -> Mapping[int, Stored]:
         """By the place of the delivery; nothing for one whose source has just changed."""
         sql = queries("hooks")
         async with self.pool.acquire() as connection, connection.transaction():
@@ -168,7 +168,7 @@ class Hooks:
         return {**{row.place: row for row in found if row.is_new}, **again}
 
     async def _repeated(
-        self, connection: Connection, deliveries: Sequence[Delivery], places: Sequence[int]
+        self, connection: Connection, deliveries: Sequence[HookDelivery], places: Sequence[int]
     ) -> Mapping[int, Stored]:
         if not places:
             return {}
@@ -227,7 +227,7 @@ def _read_json(body: bytes) -> Any:
     return value
 
 
-def _columns(deliveries: Sequence[Delivery]) -> tuple[list[Any], ...]:
+def _columns(deliveries: Sequence[HookDelivery]) -> tuple[list[Any], ...]:
     return (
         [item.hook.org_id for item in deliveries],
         [item.hook.dag_name for item in deliveries],

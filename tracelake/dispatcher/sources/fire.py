@@ -11,7 +11,7 @@ import msgspec
 
 from tracelake.dispatcher.flow.pause_job import FoundJob, find_source
 from tracelake.dispatcher.signal import AfterCommit
-from tracelake.dispatcher.sources.accept_hooks import Delivery, Hook, Hooks
+from tracelake.dispatcher.sources.accept_hooks import Hook, HookDelivery, Hooks
 from tracelake.dispatcher.sources.fire_task import find_task, paused, store_task
 from tracelake.dispatcher.sources.operators import makes_task
 from tracelake.errors import Conflict, NotFound
@@ -68,7 +68,7 @@ class FireSource:
         self, named: tuple[UUID, str, str], request_id: UUID, key: str, body: Any, size: int
     ) -> FireAnswer:
         hook = await fetch_row(self.pool, queries("sources")["find_hook"], Hook, *named)
-        found = await self.hooks.store([Delivery(hook, key, body, size, None)])
+        found = await self.hooks.store([HookDelivery(hook, key, body, size, None)])
         if not found:
             raise Conflict("the source was changed meanwhile", where="job", hint="try again")
         (stored,) = found.values()

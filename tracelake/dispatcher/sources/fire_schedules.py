@@ -19,7 +19,7 @@ import structlog
 
 from tracelake.dispatcher.signal import AfterCommit
 from tracelake.dispatcher.sources.operators import makes_task
-from tracelake.domain.sources.decide_slots import Decision, Overlap, Rules, Standing, decide_slots, delay_of
+from tracelake.domain.sources.decide_slots import Decision, Overlap, Rules, ScheduleState, decide_slots, delay_of
 from tracelake.domain.sources.schedule import Dst, Schedule
 from tracelake.runtime.crash_points import crash_point
 from tracelake.store.queries import Connection, Row, fetch_column, fetch_row, fetch_rows, queries
@@ -113,7 +113,7 @@ def _decided(due: DueSchedule) -> Decision:
     if not makes_task(due.operator):  # events do not overlap
         rules = replace(rules, overlap=Overlap.ALLOW)
     paused = due.paused or (source.pause_on_failure and due.failed_task is not None)
-    return decide_slots(rules, Standing(due.now, due.decided_until, paused, due.open_tasks))
+    return decide_slots(rules, ScheduleState(due.now, due.decided_until, paused, due.open_tasks))
 
 
 async def _pause_failed(connection: Connection, due: Sequence[DueSchedule]) -> None:

@@ -41,8 +41,8 @@ from tracelake.wire.task.lifecycle import (
     OutputRef,
     ScopeRef,
     TaskPayload,
+    TaskStatus,
 )
-from tracelake.wire.user.tasks import TaskStatus
 
 Answer = Claimed | NotClaimed
 

@@ -13,7 +13,7 @@ from tracelake.store.queries import Row, fetch_rows, queries
 from tracelake.wire.user.tasks import LogsQuery, TaskLine, TaskLines
 
 
-class LogLine(Row, frozen=True):
+class StoredLine(Row, frozen=True):
     current: int
     status: str
     n: int
@@ -24,7 +24,7 @@ class LogLine(Row, frozen=True):
 
 async def read_logs(pool: asyncpg.Pool, org_id: UUID, task_id: UUID, asked: LogsQuery) -> TaskLines:
     sql = queries("task_logs")["read_lines"]
-    found = await fetch_rows(pool, sql, LogLine, task_id, org_id, asked.attempt, asked.first, asked.limit)
+    found = await fetch_rows(pool, sql, StoredLine, task_id, org_id, asked.attempt, asked.first, asked.limit)
     if not found:
         raise no_such_task(task_id)
     lines = [TaskLine(n=line.n, at=line.at, level=line.level, text=line.text) for line in found if line.text]

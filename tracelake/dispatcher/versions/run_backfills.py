@@ -22,7 +22,7 @@ from tracelake.dispatcher.versions.catch_up import create_tasks
 from tracelake.dispatcher.versions.compare import Read, list_reads
 from tracelake.dispatcher.versions.show_backfills import BYTES, FEW_BYTES, FEW_REQUESTS, HOURS, REQUESTS, TASKS
 from tracelake.dispatcher.versions.start_backfill import SourceOutput, missing_ranges, source_outputs
-from tracelake.dispatcher.versions.units import FROM_THE_END, Page, Place, Unit, last_unit, list_units
+from tracelake.dispatcher.versions.units import FROM_THE_END, Place, Unit, UnitPage, last_unit, list_units
 from tracelake.domain.ranges import Range, format_partition_key, split_aligned
 from tracelake.domain.task import NEW, TaskState
 from tracelake.runtime.crash_points import crash_point
@@ -185,10 +185,10 @@ def _tasks_within(left: int | None, most: int | None) -> int | None:
     return left // most if left is not None and most else None
 
 
-async def _page(connection: Connection, due: Backfill, read: Read, stored: StoredPlace, size: int) -> Page:
+async def _page(connection: Connection, due: Backfill, read: Read, stored: StoredPlace, size: int) -> UnitPage:
     generation = read.dataset_uuid, read.dataset_version
     if read.makes_whole:
-        return Page(await last_unit(connection, *generation), None)
+        return UnitPage(await last_unit(connection, *generation), None)
     place = msgspec.convert(stored.place, Place) if stored.place else _first_place(due)
     return await list_units(connection, *generation, place, size, within=due.span, newest=due.newest_first)
 
@@ -205,7 +205,7 @@ async def _mark_again(connection: Connection, due: Backfill, read: Read, units: 
 
 
 async def _advance(
-    connection: Connection, due: Backfill, read: Read, page: Page, created: int, *, is_last: bool
+    connection: Connection, due: Backfill, read: Read, page: UnitPage, created: int, *, is_last: bool
 ) -> int:
     if due.tasks_left is not None and created >= due.tasks_left:
         return await _stop(connection, due, TASKS, created)

@@ -22,7 +22,7 @@ class KnownJob(Row, frozen=True):
     source: str | None
 
 
-class Writer(Row, frozen=True):
+class DatasetWriter(Row, frozen=True):
     dag_name: str
     job_name: str
 
@@ -65,8 +65,8 @@ def require_job(known: Sequence[KnownJob], dag: str, job: str | None) -> list[Kn
     return [jobs[job]] if job is not None else list(jobs.values())
 
 
-async def _writers(database: Queryable, user: User, name: str) -> list[Writer]:
+async def _writers(database: Queryable, user: User, name: str) -> list[DatasetWriter]:
     by_id = None
     with suppress(ValueError):
         by_id = UUID(name)
-    return await fetch_rows(database, queries("catch_up")["list_writers"], Writer, *user.reads_as, by_id, name)
+    return await fetch_rows(database, queries("catch_up")["list_writers"], DatasetWriter, *user.reads_as, by_id, name)

@@ -69,7 +69,7 @@ FROM_THE_END: Final = Place(after_start=2**63 - 1)
 
 
 @dataclass(frozen=True)
-class Page:
+class UnitPage:
     units: Sequence[Unit]
     place: Place | None
     """Where the next page begins; None: there is none."""
@@ -84,7 +84,7 @@ async def list_units(
     *,
     within: Range | None = None,
     newest: bool = False,
-) -> Page:
+) -> UnitPage:
     """The next units, of at most `limit` partitions or events; `within`: only those that overlap these blocks.
 
     With `newest` partitions come from the last block to the first; events, which have no such order, do not.
@@ -92,7 +92,7 @@ async def list_units(
     if place.stage == PARTITIONS:
         return await _list_partitions(database, version, place, limit, within=within, newest=newest)
     page = await _list_events(database, dataset, version, place, limit)
-    return page if within is None else Page([unit for unit in page.units if _overlaps(unit, within)], page.place)
+    return page if within is None else UnitPage([unit for unit in page.units if _overlaps(unit, within)], page.place)
 
 
 async def last_unit(database: Queryable, dataset: UUID, version: UUID) -> Sequence[Unit]:
@@ -110,7 +110,7 @@ def columns(units: Sequence[Unit]) -> list[list[Any]]:
 
 async def _list_partitions(
     database: Queryable, version: UUID, place: Place, limit: int, *, within: Range | None, newest: bool
-) -> Page:
+) -> UnitPage:
     bounds = (within.start, within.stop) if within else (None, None)
     values, sql = (version, place.after_start, place.after_key, limit, *bounds), queries("catch_up")
     if newest:
@@ -118,19 +118,19 @@ async def _list_partitions(
     else:
         units = await fetch_rows(database, sql["list_partitions"], Unit, *values)
     if len(units) < limit:
-        return Page(units, replace(place, stage=EVENTS))
+        return UnitPage(units, replace(place, stage=EVENTS))
     last = units[-1]
     start = -1 if last.start is None else last.start
-    return Page(units, replace(place, after_start=start, after_key=last.partition_key or ""))
+    return UnitPage(units, replace(place, after_start=start, after_key=last.partition_key or ""))
 
 
-async def _list_events(database: Queryable, dataset: UUID, version: UUID, place: Place, limit: int) -> Page:
+async def _list_events(database: Queryable, dataset: UUID, version: UUID, place: Place, limit: int) -> UnitPage:
     values = dataset, version, place.after_time, place.after_event, limit
     events = await fetch_rows(database, queries("catch_up")["list_events"], ListedEvent, *values)
     units = _units_of([event for event in events if event.counts])
     if len(events) < limit:
-        return Page(units, None)
-    return Page(units, replace(place, after_time=events[-1].created_at, after_event=events[-1].event_id))
+        return UnitPage(units, None)
+    return UnitPage(units, replace(place, after_time=events[-1].created_at, after_event=events[-1].event_id))
 
 
 def _units_of(events: Sequence[ListedEvent]) -> list[Unit]:

@@ -15,7 +15,7 @@ from tracelake.wire.user.tasks import AttemptRow, CommitRow, TaskDetail
 from tracelake.wire.user.why import Explanation, Step, Stop
 
 
-class Edge(msgspec.Struct, frozen=True):
+class InputEdge(msgspec.Struct, frozen=True):
     position: int
     live: bool
     where: Any = None
@@ -33,7 +33,7 @@ class Facts(msgspec.Struct, frozen=True):
     """What decides when a task runs, beside the task itself."""
 
     active: bool
-    edge: Edge | None
+    edge: InputEdge | None
     max_concurrency: int | None
     held: bool
     """It is of a source whose job is paused by pressure."""

@@ -9,7 +9,7 @@ from typing import Any, Final
 from pydantic import BaseModel, ValidationError
 
 from tracelake.domain.buffered import Declaration
-from tracelake.domain.dag.model import Output, RunDefaults, SourceKind, Storage
+from tracelake.domain.dag.model import DagOutput, RunDefaults, SourceKind, Storage
 from tracelake.domain.text.validation_messages import invalid_fields
 
 
@@ -74,7 +74,7 @@ OutputKeys = Callable[[Mapping[str, Any]], Sequence[Sequence[str]]]
 ConfigPath = tuple[str | int, ...]
 """Keys and list indexes that lead into a config."""
 
-IgnoredSettings = Callable[[Mapping[str, Any], Sequence[Output]], Mapping[ConfigPath, str]]
+IgnoredSettings = Callable[[Mapping[str, Any], Sequence[DagOutput]], Mapping[ConfigPath, str]]
 """From the config and the job's outputs; called only with a config that passed its own check."""
 
 Reproduces = Callable[[Mapping[str, Any], Sequence[str]], bool]
@@ -109,7 +109,7 @@ InputsRead = Callable[[Mapping[str, Any], Sequence[str]], Collection[str]]
 """From the config and the names of all inputs; called only with what passed the other checks."""
 
 
-def files_of_tables(_config: Mapping[str, Any], outputs: Sequence[Output]) -> Mapping[ConfigPath, str]:
+def files_of_tables(_config: Mapping[str, Any], outputs: Sequence[DagOutput]) -> Mapping[ConfigPath, str]:
     """For operators that write files and buffered datasets."""
     if any(output.storage is not Storage.BUFFERED for output in outputs):
         return {}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tracelake.domain.dag.catalog import Catalog, OperatorSpec, RuntimeSpec
 from tracelake.domain.dag.draft import JobDraft, OutputDraft
-from tracelake.domain.dag.model import Activation, Output, SourceKind, Storage, UpdateStrategy
+from tracelake.domain.dag.model import Activation, DagOutput, SourceKind, Storage, UpdateStrategy
 from tracelake.domain.dag.problems import Problems
 from tracelake.domain.ids import DatasetName
 from tracelake.domain.sources.decide_slots import Overlap
@@ -12,7 +12,7 @@ from tracelake.domain.sources.decide_slots import Overlap
 _TRUSTED = RuntimeSpec()
 
 
-def check_job(draft: JobDraft, catalog: Catalog, problems: Problems) -> tuple[Output, ...]:
+def check_job(draft: JobDraft, catalog: Catalog, problems: Problems) -> tuple[DagOutput, ...]:
     """Note everything wrong with this job alone; its outputs, with their storage, are what the others may read."""
     _check_activation(draft, problems)
     _check_times(draft, problems)
@@ -78,7 +78,7 @@ def _check_cutover(
     draft: JobDraft,
     operator: OperatorSpec | None,
     runtime: RuntimeSpec,
-    outputs: tuple[Output, ...],
+    outputs: tuple[DagOutput, ...],
     problems: Problems,
 ) -> None:
     """Limits need files of both versions to compare, before the release is promoted."""
@@ -182,7 +182,7 @@ def _refuse_source_kind(draft: JobDraft, kind: SourceKind, operator: OperatorSpe
 
 def _outputs(
     draft: JobDraft, operator: OperatorSpec | None, runtime: RuntimeSpec, problems: Problems
-) -> tuple[Output, ...]:
+) -> tuple[DagOutput, ...]:
     drafts = _default_outputs(draft, operator) if draft.outputs is None else draft.outputs
     if operator is not None and not operator.outputs.allows(len(drafts)):
         reason = f"operator {draft.job.operator!r} has {operator.outputs} outputs, not {len(drafts)}"
@@ -190,20 +190,20 @@ def _outputs(
     return tuple(
         _declared(draft, index, output, operator, problems)
         if output.dataset is not None
-        else Output(index, output.name, _storage(draft, output, operator, runtime, problems))
+        else DagOutput(index, output.name, _storage(draft, output, operator, runtime, problems))
         for index, output in enumerate(drafts)
     )
 
 
 def _declared(
     draft: JobDraft, index: int, output: OutputDraft, operator: OperatorSpec | None, problems: Problems
-) -> Output:
+) -> DagOutput:
     """Into a declared dataset; how rows get into it is not the job's affair."""
     if operator is not None and Storage.BUFFERED not in operator.storages:
         reason = f"operator {draft.job.operator!r} does not write buffered datasets"
         hint = f"one of: {', '.join(operator.storages)}"
         problems.add((*output.path, "dataset"), "storage_not_allowed", reason, hint)
-    return Output(index, output.name, Storage.BUFFERED, DatasetName(output.dataset or ""))
+    return DagOutput(index, output.name, Storage.BUFFERED, DatasetName(output.dataset or ""))
 
 
 def _default_outputs(draft: JobDraft, operator: OperatorSpec | None) -> tuple[OutputDraft, ...]:

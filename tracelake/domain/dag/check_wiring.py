@@ -9,16 +9,16 @@ from tracelake.domain.dag.buffered import BufferedDraft, check_follows
 from tracelake.domain.dag.catalog import Catalog, Wired
 from tracelake.domain.dag.check_jobs import check_job
 from tracelake.domain.dag.columns import KnownColumns
-from tracelake.domain.dag.draft import DagDraft, InputDraft, JobDraft, PublicationDraft, Reference
+from tracelake.domain.dag.draft import DagDraft, InputDraft, InputReference, JobDraft, PublicationDraft
 from tracelake.domain.dag.graph import sort
 from tracelake.domain.dag.model import (
     BufferedDataset,
+    DagInput,
+    DagOutput,
     DeclaredDataset,
     ForeignDataset,
-    Input,
     Job,
     JobOutput,
-    Output,
     Publication,
     Storage,
 )
@@ -26,7 +26,7 @@ from tracelake.domain.dag.problems import Problems
 from tracelake.domain.dag.yaml_nodes import Path
 from tracelake.domain.ids import DatasetName, JobName
 
-Outputs = Mapping[JobName, Sequence[Output]]
+Outputs = Mapping[JobName, Sequence[DagOutput]]
 Upstream = JobOutput | DeclaredDataset | ForeignDataset
 
 
@@ -37,7 +37,7 @@ def check_dag(draft: DagDraft, catalog: Catalog, problems: Problems) -> Checked:
     """The jobs, wired, publications and declarations; what is wrong goes to `problems`, and then none may be used."""
     outputs_of = [check_job(job, catalog, problems) for job in draft.jobs]
     _check_names(draft.jobs, problems)
-    known: dict[JobName, Sequence[Output]] = {}
+    known: dict[JobName, Sequence[DagOutput]] = {}
     for job, outputs in zip(draft.jobs, outputs_of, strict=True):
         if job.job.name:
             known.setdefault(job.job.name, outputs)
@@ -226,7 +226,7 @@ def _at_name(
     problems.add((*draft.path, "name") if in_list else draft.path, code, reason, suggestion, on_key=not in_list)
 
 
-def _job_output(reference: Reference, known: Outputs, problems: Problems) -> JobOutput | None:
+def _job_output(reference: InputReference, known: Outputs, problems: Problems) -> JobOutput | None:
     if reference.job is None:
         return None
     job = JobName(reference.job)
@@ -237,7 +237,7 @@ def _job_output(reference: Reference, known: Outputs, problems: Problems) -> Job
     return None if index is None else JobOutput(job, index)
 
 
-def _output_index(reference: Reference, outputs: Sequence[Output], problems: Problems) -> int | None:
+def _output_index(reference: InputReference, outputs: Sequence[DagOutput], problems: Problems) -> int | None:
     path, names = (*reference.path, "output"), [output.name for output in outputs]
     if reference.output is None:
         if len(outputs) == 1:
@@ -277,14 +277,16 @@ class _Wiring:
         self._edges: dict[str, dict[str, Path]] = {}
         """For each job, what it reads and by which input."""
 
-    def inputs(self, draft: JobDraft) -> tuple[Input, ...]:
-        inputs: list[Input] = []
+    def inputs(self, draft: JobDraft) -> tuple[DagInput, ...]:
+        inputs: list[DagInput] = []
         for element in draft.inputs or ():
             upstream = self._upstream(element.source)
             if upstream is None:
                 continue
             if self._note_edge(draft, upstream, element):
-                inputs.append(Input(element.name or self._name_of(upstream), upstream, element.where, element.trigger))
+                inputs.append(
+                    DagInput(element.name or self._name_of(upstream), upstream, element.where, element.trigger)
+                )
                 self._check_name(inputs, element)
         return tuple(inputs)
 
@@ -311,7 +313,7 @@ class _Wiring:
         """Who of this DAG writes what it publishes by this name."""
         return (self._own[name].job,) if name in self._own else self._writers.get(name, ())
 
-    def _upstream(self, reference: Reference) -> Upstream | None:
+    def _upstream(self, reference: InputReference) -> Upstream | None:
         if reference.dataset is None:
             return _job_output(reference, self._known, self._problems)
         name = DatasetName(reference.dataset)
@@ -350,7 +352,7 @@ class _Wiring:
             return self._known[upstream.job][upstream.output].name
         return upstream.name
 
-    def _check_name(self, inputs: Sequence[Input], input_draft: InputDraft) -> None:
+    def _check_name(self, inputs: Sequence[DagInput], input_draft: InputDraft) -> None:
         name = inputs[-1].name
         if any(other.name == name for other in inputs[:-1]):
             self._problems.add(

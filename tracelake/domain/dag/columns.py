@@ -7,7 +7,7 @@ from itertools import zip_longest
 from typing import assert_never
 
 from tracelake.domain.dag.catalog import Catalog, Columns, Wired
-from tracelake.domain.dag.model import BufferedDataset, DeclaredDataset, ForeignDataset, Input, Job, JobOutput
+from tracelake.domain.dag.model import BufferedDataset, DagInput, DeclaredDataset, ForeignDataset, Job, JobOutput
 
 
 class KnownColumns:
@@ -17,7 +17,7 @@ class KnownColumns:
         self._catalog = catalog
         self._made: dict[str, Sequence[Columns | None]] = {}
 
-    def of(self, item: Input) -> Columns | None:
+    def of(self, item: DagInput) -> Columns | None:
         match item.upstream:
             case JobOutput(job, output):
                 found = self._outputs(job)

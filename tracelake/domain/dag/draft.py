@@ -12,7 +12,7 @@ from tracelake.domain.ids import DagName
 
 
 @dataclass(frozen=True, slots=True)
-class Reference:
+class InputReference:
     """`{job, output}` or `{dataset}`, not yet looked up. Empty where it was refused."""
 
     path: Path
@@ -24,7 +24,7 @@ class Reference:
 @dataclass(frozen=True, slots=True)
 class InputDraft:
     path: Path
-    source: Reference
+    source: InputReference
     name: str | None
     where: Filter | None
     trigger: bool = True
@@ -55,7 +55,7 @@ class JobDraft:
 class PublicationDraft:
     path: Path
     name: str | None
-    source: Reference
+    source: InputReference
     read_roles: tuple[str, ...]
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from heapq import heapify, heappop, heappush
 from typing import TypeVar
 
-from tracelake.domain.dag.model import Dag, DeclaredDataset, Input, JobOutput
+from tracelake.domain.dag.model import Dag, DagInput, DeclaredDataset, JobOutput
 from tracelake.domain.ids import JobName
 
 N = TypeVar("N", bound=str)
@@ -57,7 +57,7 @@ def _upstream(dag: Dag) -> dict[JobName, list[JobName]]:
     return {job.name: [feeder for element in job.inputs for feeder in _feeders(dag, element)] for job in dag.jobs}
 
 
-def _feeders(dag: Dag, item: Input) -> Sequence[JobName]:
+def _feeders(dag: Dag, item: DagInput) -> Sequence[JobName]:
     match item.upstream:
         case JobOutput(job):
             return (job,)

@@ -18,7 +18,7 @@ from typing import Any, Final, assert_never
 
 from tracelake.domain.dag.catalog import ListedAddresses, OperatorSpec
 from tracelake.domain.dag.graph import job_order
-from tracelake.domain.dag.model import Dag, DeclaredDataset, ForeignDataset, Input, Job, JobOutput, Storage
+from tracelake.domain.dag.model import Dag, DagInput, DeclaredDataset, ForeignDataset, Job, JobOutput, Storage
 from tracelake.domain.filter.tree import as_json
 from tracelake.domain.ids import (
     ConfigHash,
@@ -168,7 +168,7 @@ def _foreign(job: Job, basis: Basis) -> list[list[str]]:
     return [[name, str(basis.foreign[name])] for name in sorted(foreign_names(job)) if name in basis.foreign]
 
 
-def _wire(item: Input) -> dict[str, Any]:
+def _wire(item: DagInput) -> dict[str, Any]:
     match item.upstream:
         case JobOutput(job, output):
             upstream: list[Any] = ["job", job, output]
@@ -180,7 +180,7 @@ def _wire(item: Input) -> dict[str, Any]:
     return {"name": item.name, "from": upstream, "where": _where(item)} | ({} if item.trigger else {"trigger": False})
 
 
-def _where(item: Input) -> Any:
+def _where(item: DagInput) -> Any:
     return None if item.where is None else as_json(item.where)
 
 

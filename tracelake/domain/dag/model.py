@@ -79,7 +79,7 @@ class Bootstrap:
 
 
 @dataclass(frozen=True, slots=True)
-class Output:
+class DagOutput:
     index: int
     name: str
     storage: Storage
@@ -110,7 +110,7 @@ class DeclaredDataset:
 
 
 @dataclass(frozen=True, slots=True)
-class Input:
+class DagInput:
     name: str
     upstream: JobOutput | DeclaredDataset | ForeignDataset
     where: Filter | None = None
@@ -168,8 +168,8 @@ class Job:
     """None: never (and for sources)."""
     config: Mapping[str, Any] = field(default_factory=dict)
     """As written: the operator's own defaults are the operator's."""
-    inputs: tuple[Input, ...] = ()
-    outputs: tuple[Output, ...] = ()
+    inputs: tuple[DagInput, ...] = ()
+    outputs: tuple[DagOutput, ...] = ()
     update_strategy: UpdateStrategy = UpdateStrategy.REPLACE
     unique_key: tuple[str, ...] = ()
     scaling: Scaling = Scaling()

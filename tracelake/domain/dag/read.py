@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from tracelake.domain.cutover import LIMITS, Limit
 from tracelake.domain.dag.buffered import MARKS, BufferedDraft, read_declaration
 from tracelake.domain.dag.catalog import RuntimeSpec
-from tracelake.domain.dag.draft import DagDraft, InputDraft, JobDraft, OutputDraft, PublicationDraft, Reference
+from tracelake.domain.dag.draft import DagDraft, InputDraft, InputReference, JobDraft, OutputDraft, PublicationDraft
 from tracelake.domain.dag.form import ANY_TEXT, DAY, NAME, Form, TextPattern, read_entries, read_text, refuse
 from tracelake.domain.dag.model import (
     Activation,
@@ -216,20 +216,20 @@ def _input(node: Node, path: Path, problems: Problems) -> InputDraft:
     upstream = node.value if isinstance(node, Scalar) and isinstance(node.value, str) else "..."
     entries = read_entries(node, path, problems, f"such as {{from: {{job: {upstream[:40]}}}}}")
     if entries is None:
-        return InputDraft(path, Reference(path), None, None)
+        return InputDraft(path, InputReference(path), None, None)
     form = Form("inputs", entries, path, problems)
     form.require("from", "{job: ..., output: ...} or {dataset: ...}")
     name = form.text("name", NAME, None)
     return InputDraft(path, _from(form), name, _where(form), form.flag("trigger", default=True))
 
 
-def _from(form: Form) -> Reference:
+def _from(form: Form) -> InputReference:
     inner = form.form("from")
     if inner is None:
-        return Reference(form.path)
+        return InputReference(form.path)
     if "job" in inner.given and "dataset" in inner.given:
         inner.problems.add(inner.path, "bad_reference", "both a job and a dataset are given", "keep one of the two")
-        return Reference(inner.path)
+        return InputReference(inner.path)
     if "dataset" in inner.given and "output" in inner.given:
         path = (*inner.path, "output")
         inner.problems.add(path, "not_for_this", "a dataset has no outputs to choose from", "remove it", on_key=True)
@@ -238,11 +238,11 @@ def _from(form: Form) -> Reference:
     return _reference(inner)
 
 
-def _reference(form: Form) -> Reference:
+def _reference(form: Form) -> InputReference:
     job, dataset, output = form.text("job", ANY_TEXT, None), form.text("dataset", ANY_TEXT, None), _which_output(form)
     if "output" in form.given and output is None:  # refused: there is nothing left to look up
-        return Reference(form.path)
-    return Reference(form.path, job, output, dataset)
+        return InputReference(form.path)
+    return InputReference(form.path, job, output, dataset)
 
 
 def _which_output(form: Form) -> str | int | None:

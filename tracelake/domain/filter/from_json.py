@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from tracelake.domain.filter.tree import (
     MAX_DEPTH,
     MAX_DIGITS,
-    Column,
+    ColumnRef,
     Filter,
     InvalidFilter,
     IsNull,
@@ -65,7 +65,7 @@ def _comparison(stored: dict[Any, Any]) -> Filter:
         case (("eq" | "ne" | "lt" | "le" | "gt" | "ge") as op, [str(column), {"column": str(other), **rest}]) if (
             not rest
         ):
-            return compared(column_name(column), Op(op), Column(column_name(other)))
+            return compared(column_name(column), Op(op), ColumnRef(column_name(other)))
         case (("eq" | "ne" | "lt" | "le" | "gt" | "ge") as op, [str(column), value]):
             return compared(column_name(column), Op(op), _literal(value))
         case _:

@@ -26,7 +26,7 @@ from tracelake.domain.filter.tree import (
     MAX_DEPTH,
     MAX_DIGITS,
     MAX_VALUES,
-    Column,
+    ColumnRef,
     Filter,
     InvalidFilter,
     IsNull,
@@ -215,7 +215,7 @@ class _Grammar:
             return one_of(column, self._values())
         op = self._op()
         if self._peek().kind is _Kind.WORD:
-            return compared(column, op, Column(self._column()))
+            return compared(column, op, ColumnRef(self._column()))
         return compared(column, op, self._literal("a literal or a column"))
 
     def _values(self) -> list[Literal]:

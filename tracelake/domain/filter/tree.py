@@ -80,7 +80,7 @@ class Truth:
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class ColumnRef:
     name: str
 
 
@@ -91,7 +91,7 @@ Literal = Text | Whole | Exact | Truth
 class Comparison:
     column: str
     op: Op
-    right: Literal | Column
+    right: Literal | ColumnRef
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,9 +123,9 @@ class AnyOf:
 Filter = Comparison | In | IsNull | Not | AllOf | AnyOf
 
 
-def compared(column: str, op: Op, right: Literal | Column) -> Comparison:
-    if isinstance(right, Column) and right.name < column:
-        return Comparison(right.name, FLIPPED[op], Column(column))
+def compared(column: str, op: Op, right: Literal | ColumnRef) -> Comparison:
+    if isinstance(right, ColumnRef) and right.name < column:
+        return Comparison(right.name, FLIPPED[op], ColumnRef(column))
     return Comparison(column, op, right)
 
 
@@ -151,7 +151,7 @@ def columns_of(tree: Filter) -> frozenset[str]:
     """Every column the filter reads."""
     match tree:
         case Comparison(column, _, right):
-            return frozenset({column, right.name} if isinstance(right, Column) else {column})
+            return frozenset({column, right.name} if isinstance(right, ColumnRef) else {column})
         case In(column) | IsNull(column):
             return frozenset({column})
         case Not(part):
@@ -166,7 +166,7 @@ def as_json(tree: Filter) -> dict[str, Any]:
     """The stored form; `filter_json.from_json` reads it back."""
     match tree:
         case Comparison(column, op, right):
-            value = {"column": right.name} if isinstance(right, Column) else literal_json(right)
+            value = {"column": right.name} if isinstance(right, ColumnRef) else literal_json(right)
             return {str(op): [column, value]}
         case In(column, values):
             return {"in": [column, [literal_json(value) for value in values]]}

@@ -16,19 +16,19 @@ MOST: Final = 2**62
 
 
 @dataclass(frozen=True)
-class Limit:
+class OrgLimit:
     unit: str
     about: str
     """What counts, for documents and errors."""
 
 
-LIMITS: Final[dict[LimitName, Limit]] = {
-    "tasks": Limit("tasks", "tasks in flight: woken or running; always-on sources do not count"),
-    "sandboxes": Limit("tasks", "of those, tasks of untrusted runtimes, each of which has a sandbox to itself"),
-    "functions": Limit("tasks", "of those, tasks of `runtime: lambda`"),
-    "object_bytes": Limit("bytes", "bytes in the object store: files of datasets, bundles, batches"),
-    "queries": Limit("queries", "queries that run at once in one Query service"),
-    "queries_waiting": Limit("queries", "queries that wait in one Query service because `queries` run"),
-    "query_seconds": Limit("s", "seconds that its queries may run in a minute, added up, in one Query service"),
-    "sessions": Limit("sessions", "Spark sessions that one Query service keeps for its callers"),
+LIMITS: Final[dict[LimitName, OrgLimit]] = {
+    "tasks": OrgLimit("tasks", "tasks in flight: woken or running; always-on sources do not count"),
+    "sandboxes": OrgLimit("tasks", "of those, tasks of untrusted runtimes, each of which has a sandbox to itself"),
+    "functions": OrgLimit("tasks", "of those, tasks of `runtime: lambda`"),
+    "object_bytes": OrgLimit("bytes", "bytes in the object store: files of datasets, bundles, batches"),
+    "queries": OrgLimit("queries", "queries that run at once in one Query service"),
+    "queries_waiting": OrgLimit("queries", "queries that wait in one Query service because `queries` run"),
+    "query_seconds": OrgLimit("s", "seconds that its queries may run in a minute, added up, in one Query service"),
+    "sessions": OrgLimit("sessions", "Spark sessions that one Query service keeps for its callers"),
 }

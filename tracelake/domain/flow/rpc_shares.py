@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Limit:
+class PoolLimit:
     """Of a pool: requests under way at once, and calls a second to each node (None: no limit)."""
 
     in_flight: int
@@ -23,24 +23,24 @@ class Holding:
     """What a worker may use until its lease expires."""
 
     worker: str
-    share: Limit
+    share: PoolLimit
     wanted: int
     """The most requests that it had under way or waiting at once, of late."""
-    limit: Limit
+    limit: PoolLimit
     """That of the pool, as its settings have it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    recorded: Limit
+    recorded: PoolLimit
     """What nobody else gets."""
-    use: Limit
+    use: PoolLimit
     """What the worker uses from now on: less than is recorded, until it has said so."""
     target: int
     """The share that it gets, when the others have given it up."""
 
 
-def grant(asks: Holding, own: Limit | None, others: Sequence[Holding], turn: int) -> Grant:
+def grant(asks: Holding, own: PoolLimit | None, others: Sequence[Holding], turn: int) -> Grant:
     """The next share of a worker. `asks.share`: what it uses; `own`: what is recorded, unless that has expired."""
     limit = _smallest([asks.limit, *(other.limit for other in others)])
     wanted = {asks.worker: asks.wanted} | {other.worker: other.wanted for other in others}
@@ -49,7 +49,7 @@ def grant(asks: Holding, own: Limit | None, others: Sequence[Holding], turn: int
     held = min(asks.share.in_flight, own.in_flight) if own else 0
     recorded = max(held, min(target, free), 0)
     rate, rate_use = _rate(limit, target, asks.share.rate, own, others)
-    return Grant(Limit(recorded, rate), Limit(min(recorded, target), rate_use), target)
+    return Grant(PoolLimit(recorded, rate), PoolLimit(min(recorded, target), rate_use), target)
 
 
 def divide(limit: int, wanted: Mapping[str, int], turn: int) -> dict[str, int]:
@@ -75,7 +75,7 @@ def divide(limit: int, wanted: Mapping[str, int], turn: int) -> dict[str, int]:
 
 
 def _rate(
-    limit: Limit, target: int, used: float | None, own: Limit | None, others: Sequence[Holding]
+    limit: PoolLimit, target: int, used: float | None, own: PoolLimit | None, others: Sequence[Holding]
 ) -> tuple[float | None, float | None]:
     """Calls a second in proportion to requests under way: what is recorded, and what is used."""
     if limit.rate is None:
@@ -91,11 +91,11 @@ def _or(rate: float | None, otherwise: float) -> float:
     return otherwise if rate is None else rate
 
 
-def _smallest(limits: Iterable[Limit]) -> Limit:
+def _smallest(limits: Iterable[PoolLimit]) -> PoolLimit:
     """Workers with different settings, as while they are changed: the lower one counts."""
     known = list(limits)
     rates = [limit.rate for limit in known if limit.rate is not None]
-    return Limit(min(limit.in_flight for limit in known), min(rates, default=None))
+    return PoolLimit(min(limit.in_flight for limit in known), min(rates, default=None))
 
 
 def _rotated(workers: Sequence[str], turn: int) -> list[str]:

@@ -49,7 +49,7 @@ class Rules:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class ScheduleState:
     """The state of a cron source when it is decided."""
 
     now: datetime
@@ -75,7 +75,7 @@ class Decision:
     """When the next slot is to be decided; None: never."""
 
 
-def decide_slots(rules: Rules, standing: Standing) -> Decision:
+def decide_slots(rules: Rules, standing: ScheduleState) -> Decision:
     """All slots that are due, in their order."""
     slots: list[Slot] = []
     open_tasks, until = standing.open_tasks, standing.decided_until
@@ -102,7 +102,7 @@ def delay_of(name: str, jitter_seconds: int) -> timedelta:
     return timedelta(seconds=int(share * (jitter_seconds + 1)))
 
 
-def _why_not(rules: Rules, standing: Standing, due: datetime, open_tasks: int) -> SlotReason | None:
+def _why_not(rules: Rules, standing: ScheduleState, due: datetime, open_tasks: int) -> SlotReason | None:
     late = standing.now - due
     if standing.paused:
         return SlotReason.PAUSED

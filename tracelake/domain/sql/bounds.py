@@ -20,7 +20,7 @@ from tracelake.domain.sql.relations import (
     ANY,
     STAR,
     AnyColumns,
-    Relation,
+    RelationSize,
     Scope,
     aggregates,
     all_columns,
@@ -88,7 +88,7 @@ class _Bounds:
     def _most(self) -> str:
         return f"at most {_said(self.max_bytes)} are taken"
 
-    def refuse_plan(self, node: exp.Expr, found: Relation) -> None:
+    def refuse_plan(self, node: exp.Expr, found: RelationSize) -> None:
         if found.rows > MAX_GENERATED_ROWS:
             raise refusal(node, f"the query makes more than {MAX_GENERATED_ROWS:,} rows of one", FEWER)
         if found.arms > MAX_ARMS:
@@ -129,7 +129,7 @@ class _Walk:
         self._around: list[Scope] = []
         """The sources of the queries around this one, which its expressions may name too."""
 
-    def query(self, tree: exp.Expr, scope: Scope) -> Relation:
+    def query(self, tree: exp.Expr, scope: Scope) -> RelationSize:
         self._depth += 1
         if self._depth > MAX_DEPTH:
             raise TooDeep(NESTED)
@@ -162,9 +162,9 @@ class _Walk:
             scope = {**scope, cte.alias.casefold(): made}
         return scope
 
-    def _arms(self, tree: exp.SetOperation, scope: Scope) -> Relation:
+    def _arms(self, tree: exp.SetOperation, scope: Scope) -> RelationSize:
         """From the last arm to the first: a UNION of many is a tree as deep as they are many."""
-        arms: list[Relation] = []
+        arms: list[RelationSize] = []
         left: exp.Expr = tree
         while isinstance(left, exp.SetOperation):
             scope = scope if left is tree else self._with(left, scope)
@@ -177,15 +177,15 @@ class _Walk:
         self._clauses(tree, {"": found}, scope, found)
         return self._limited(tree, found)
 
-    def _values(self, tree: exp.Values, scope: Scope) -> Relation:
+    def _values(self, tree: exp.Values, scope: Scope) -> RelationSize:
         names = self._names({}, scope)
         rows = [[estimate(value, names) for value in getattr(row, "expressions", [row])] for row in tree.expressions]
         width = max((len(row) for row in rows), default=0)
         columns = {f"col{n + 1}": widest([row[n] for row in rows if n < len(row)]) for n in range(width)}
-        made = Relation(columns, float(max(1, len(rows))), tables=False, parts=float(sum(map(len, rows))))
+        made = RelationSize(columns, float(max(1, len(rows))), tables=False, parts=float(sum(map(len, rows))))
         return self._renamed(made, tree.args.get("alias"))
 
-    def _select(self, tree: exp.Expr, scope: Scope) -> Relation:
+    def _select(self, tree: exp.Expr, scope: Scope) -> RelationSize:
         sources = dict(self._sources(tree, scope))
         found = multiplied(sources.values())
         for join in tree.args.get("joins") or ():
@@ -193,18 +193,18 @@ class _Walk:
             if join.args.get("on"):
                 self._refuse_work(join, estimate(join.args["on"], self._names(sources, scope, found)).work, found)
         columns = self._columns(tree, sources, scope, found)
-        self._clauses(tree, {**sources, "": Relation(columns)}, scope, found)
+        self._clauses(tree, {**sources, "": RelationSize(columns)}, scope, found)
         found.arms = max(1.0, found.arms)
         found.columns = columns
         if _is_total(tree):
             found.rows = 1.0
         return self._limited(tree, found)
 
-    def _sources(self, tree: exp.Expr, scope: Scope) -> Iterator[tuple[str, Relation]]:
+    def _sources(self, tree: exp.Expr, scope: Scope) -> Iterator[tuple[str, RelationSize]]:
         sizes = tree.args.get("from_")
         tables = [sizes.this] if sizes else []
         tables += [join.this for join in tree.args.get("joins") or ()]
-        seen: dict[str, Relation] = {}
+        seen: dict[str, RelationSize] = {}
         for number, table in enumerate(tables):
             name = table.alias_or_name.casefold()
             name = f"{name} {number}" if name in seen or not name else name  # two of one name are two
@@ -218,9 +218,9 @@ class _Walk:
             seen[f" view {number}"] = made
             yield f" view {number}", made
 
-    def _source(self, table: exp.Expr, scope: Scope) -> Relation:
+    def _source(self, table: exp.Expr, scope: Scope) -> RelationSize:
         if isinstance(table, exp.Table):
-            found = scope.get(table.name.casefold()) or Relation(arms=0, parts=4)
+            found = scope.get(table.name.casefold()) or RelationSize(arms=0, parts=4)
             found = self._piped(table, replace(found), scope)
             more = [self._source(join.this, scope) for join in table.args.get("joins") or ()]
             if more:
@@ -228,7 +228,7 @@ class _Walk:
             return self._renamed(found, table.args.get("alias"))
         return self.query(table, scope)
 
-    def _piped(self, table: exp.Expr, found: Relation, scope: Scope) -> Relation:
+    def _piped(self, table: exp.Expr, found: RelationSize, scope: Scope) -> RelationSize:
         """After PIVOT and UNPIVOT, of which the columns are not followed by name."""
         for pivot in table.args.get("pivots") or ():
             names = self._names({"": found}, scope, found)
@@ -244,10 +244,10 @@ class _Walk:
             found.parts += values * max(1, len(pivot.expressions))
         return found
 
-    def _columns(self, tree: exp.Expr, sources: Scope, scope: Scope, found: Relation) -> dict[str, Size]:
+    def _columns(self, tree: exp.Expr, sources: Scope, scope: Scope, found: RelationSize) -> dict[str, Size]:
         """Of the result; an earlier one may be named in a later one."""
         columns: dict[str, Size] = {}
-        names = self._names({**sources, " so far": Relation(columns)}, scope, found)
+        names = self._names({**sources, " so far": RelationSize(columns)}, scope, found)
         for number, expression in enumerate(tree.expressions):
             if expression.is_star:
                 columns.update(starred(expression, sources))
@@ -271,7 +271,7 @@ class _Walk:
         found.held += sum(size.bytes for size in columns.values() if size.bytes > NOTED)
         return AnyColumns(widest(list(columns.values()))) if ANY in columns else columns
 
-    def _clauses(self, tree: exp.Expr, sources: Scope, scope: Scope, found: Relation) -> None:
+    def _clauses(self, tree: exp.Expr, sources: Scope, scope: Scope, found: RelationSize) -> None:
         names = self._names(sources, scope, found)
         work = 0.0
         for clause in ("where", "having", "qualify", "group", "order", "limit", "offset"):
@@ -289,11 +289,11 @@ class _Walk:
             raise refusal(tree, f"the query has more than {MAX_DISTINCTS} DISTINCTs in one SELECT", FEWER)
         found.parts += len(parts)
 
-    def _refuse_work(self, tree: exp.Expr, work: float, found: Relation) -> None:
+    def _refuse_work(self, tree: exp.Expr, work: float, found: RelationSize) -> None:
         if work * found.rows > MAX_WORK:
             raise refusal(tree, f"the query takes more than {MAX_WORK:,.0f} steps for one row", FEWER)
 
-    def _generated(self, call: exp.Expr, names: Names, aliases: Iterable[exp.Expr]) -> Relation:
+    def _generated(self, call: exp.Expr, names: Names, aliases: Iterable[exp.Expr]) -> RelationSize:
         """The rows of explode and the like."""
         arguments = list(call.expressions)
         sizes = [estimate(argument, names) for argument in arguments]
@@ -308,9 +308,9 @@ class _Walk:
         item = replace(item, weight=1.0, work=1.0)
         columns = {alias.name.casefold(): item for alias in aliases}
         columns = columns or {"col": item, "pos": Size(), "key": item, "value": item}
-        return Relation(columns, rows, tables=False, parts=2, work=sum(size.work for size in sizes))
+        return RelationSize(columns, rows, tables=False, parts=2, work=sum(size.work for size in sizes))
 
-    def _names(self, sources: Scope, scope: Scope, found: Relation | None = None) -> Names:
+    def _names(self, sources: Scope, scope: Scope, found: RelationSize | None = None) -> Names:
         def column(node: exp.Column) -> Size:
             return column_size(node, [sources, *self._around])
 
@@ -334,7 +334,7 @@ class _Walk:
 
         return Names(column, star, query, self._bounds.refuse_size, refused, found.listed if found else LISTED)
 
-    def _limited(self, tree: exp.Expr, found: Relation) -> Relation:
+    def _limited(self, tree: exp.Expr, found: RelationSize) -> RelationSize:
         limit = tree.args.get("limit")
         number = limit.expression if isinstance(limit, exp.Limit) else None
         if isinstance(number, exp.Literal) and number.name.isdecimal() and not found.tables:
@@ -342,7 +342,7 @@ class _Walk:
             found.rows = min(found.rows, float(number.name))
         return found
 
-    def _renamed(self, found: Relation, alias: exp.TableAlias | None) -> Relation:
+    def _renamed(self, found: RelationSize, alias: exp.TableAlias | None) -> RelationSize:
         names = [column.name.casefold() for column in alias.columns] if alias else []
         if not names or found.columns is None:
             return found

@@ -19,7 +19,7 @@ MANY: Final = 30
 
 
 @dataclass
-class Relation:
+class RelationSize:
     """What a query, WITH or table may hold."""
 
     columns: dict[str, Size] | None = None
@@ -45,7 +45,7 @@ class Relation:
         return self.rows * (LISTED if self.tables else 1.0)
 
 
-Scope = Mapping[str, Relation]
+Scope = Mapping[str, RelationSize]
 
 
 class AnyColumns(dict[str, Size]):
@@ -86,8 +86,8 @@ def widest(sizes: list[Size]) -> Size:
     return found
 
 
-def joined(arms: list[Relation]) -> Relation:
-    return Relation(
+def joined(arms: list[RelationSize]) -> RelationSize:
+    return RelationSize(
         None,
         sum(arm.rows for arm in arms),
         any(arm.tables for arm in arms),
@@ -99,8 +99,8 @@ def joined(arms: list[Relation]) -> Relation:
     )
 
 
-def multiplied(sources: Iterable[Relation], joins: float = 0.0) -> Relation:
-    found = Relation(rows=1.0, tables=False, joins=joins)
+def multiplied(sources: Iterable[RelationSize], joins: float = 0.0) -> RelationSize:
+    found = RelationSize(rows=1.0, tables=False, joins=joins)
     for source in sources:
         found.rows *= source.rows
         found.tables |= source.tables

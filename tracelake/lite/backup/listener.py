@@ -26,7 +26,7 @@ from tracelake.domain.error_codes import KINDS
 from tracelake.errors import BadInput, Conflict, Forbidden, Refused, SetupError, TraceError, Unavailable
 from tracelake.lite.backup.contents import Manifest
 from tracelake.lite.backup.make import Running, make_backup
-from tracelake.lite.backup.progress import Canceled, Progress
+from tracelake.lite.backup.progress import BackupProgress, Canceled
 from tracelake.lite.home import Home, holder
 
 SOCKET: Final = "backup"
@@ -124,7 +124,7 @@ class _Listener:
         if self._making is not None and not self._making.done():
             raise Conflict("another backup is being made", hint="wait until it is complete")
         loop, self._canceled = asyncio.get_running_loop(), threading.Event()
-        progress = Progress(lambda text: _from_thread(loop, writer, Reply(note=text)), self._canceled)
+        progress = BackupProgress(lambda text: _from_thread(loop, writer, Reply(note=text)), self._canceled)
         self._making = asyncio.create_task(asyncio.to_thread(make_backup, self._system, folder, progress))
         gone = asyncio.create_task(reader.read())  # the caller sends nothing more: it ends when the caller does
         await asyncio.wait([self._making, gone], return_when=asyncio.FIRST_COMPLETED)

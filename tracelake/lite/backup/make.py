@@ -28,8 +28,8 @@ from tracelake.lite.backup.contents import (
     sync_folder,
 )
 from tracelake.lite.backup.postgres_tools import dump_database
-from tracelake.lite.backup.progress import Progress
-from tracelake.lite.backup.snapshots import Snapshot, hold_all_files, take_snapshots
+from tracelake.lite.backup.progress import BackupProgress
+from tracelake.lite.backup.snapshots import DatabaseSnapshot, hold_all_files, take_snapshots
 from tracelake.lite.home import Home
 from tracelake.ports import ObjectStore
 from tracelake.store.migrate import Database
@@ -42,7 +42,7 @@ REFERENCES: Final = "referenced.jsonl"
 """What is to be copied; removed when it is."""
 
 
-class Reference(msgspec.Struct, frozen=True):
+class ObjectReference(msgspec.Struct, frozen=True):
     """An object that the state refers to."""
 
     name: str
@@ -60,7 +60,7 @@ class Running:
     objects: ObjectStore
 
 
-def make_backup(system: Running, folder: Path, progress: Progress) -> Manifest:
+def make_backup(system: Running, folder: Path, progress: BackupProgress) -> Manifest:
     """Copies everything into the folder; on any failure nothing is left there."""
     _refuse_in_home(system.home, folder)
     _refuse_other_queues(system.dsns)
@@ -92,7 +92,7 @@ def _refuse_other_queues(dsns: Mapping[Database, str]) -> None:
         raise BadInput("the queue is on SQS, and a backup copies databases", where="queue.backend", hint="set it to pg")
 
 
-def _copy_databases(dsns: Mapping[Database, str], folder: Path, progress: Progress) -> dict[str, Any]:
+def _copy_databases(dsns: Mapping[Database, str], folder: Path, progress: BackupProgress) -> dict[str, Any]:
     """Copies them at one point, and lists the objects that they refer to; what is known of the point."""
     (folder / "databases").mkdir(mode=0o700)
     with take_snapshots(dsns, progress) as snapshots:
@@ -103,7 +103,7 @@ def _copy_databases(dsns: Mapping[Database, str], folder: Path, progress: Progre
         return _facts(snapshots)
 
 
-def _facts(snapshots: Mapping[Database, Snapshot]) -> dict[str, Any]:
+def _facts(snapshots: Mapping[Database, DatabaseSnapshot]) -> dict[str, Any]:
     ((made_at, epoch),) = snapshots["state"].rows(queries("backup")["describe_state"])
     applied = {
         database: [name for (name,) in snapshot.rows(queries("backup")["list_migrations"])]
@@ -112,15 +112,15 @@ def _facts(snapshots: Mapping[Database, Snapshot]) -> dict[str, Any]:
     return {"made_at": made_at, "epoch": epoch, "migrations": applied}
 
 
-def _list_references(state: Snapshot, target: Path) -> None:
+def _list_references(state: DatabaseSnapshot, target: Path) -> None:
     with target.open("wb") as lines, state.connection.cursor("objects") as rows:
         for name, sha256, required in rows.execute(queries("backup")["list_objects"].encode()):
-            lines.write(msgspec.json.encode(Reference(name, sha256, required)) + b"\n")
+            lines.write(msgspec.json.encode(ObjectReference(name, sha256, required)) + b"\n")
 
 
-def _copy_objects(objects: ObjectStore, folder: Path, progress: Progress) -> tuple[int, int]:
+def _copy_objects(objects: ObjectStore, folder: Path, progress: BackupProgress) -> tuple[int, int]:
     """Copies every object that the snapshot refers to, and lists them; how many there are, and their size."""
-    count, size, decoder = 0, 0, msgspec.json.Decoder(Reference)
+    count, size, decoder = 0, 0, msgspec.json.Decoder(ObjectReference)
     with (folder / REFERENCES).open("rb") as references, (folder / FILES).open("wb") as listed:
         for reference in map(decoder.decode, references):
             progress.stop_if_canceled()
@@ -134,7 +134,7 @@ def _copy_objects(objects: ObjectStore, folder: Path, progress: Progress) -> tup
     return count, size
 
 
-def _copy(objects: ObjectStore, reference: Reference, folder: Path) -> StoredFile | None:
+def _copy(objects: ObjectStore, reference: ObjectReference, folder: Path) -> StoredFile | None:
     """None: an object that need not be there is not."""
     try:
         target = object_path(folder, reference.name)

@@ -12,7 +12,7 @@ from typing import Final
 from psycopg.conninfo import make_conninfo
 
 from tracelake.errors import DatabaseUnavailable, DiskFull
-from tracelake.lite.backup.progress import Canceled, Progress
+from tracelake.lite.backup.progress import BackupProgress, Canceled
 from tracelake.lite.postgres import binaries
 from tracelake.store.migrate import address, parameters
 
@@ -20,7 +20,7 @@ LOOK_SECONDS: Final = 0.2
 FULL: Final = "No space left on device"
 
 
-def dump_database(dsn: str, snapshot: str, target: Path, progress: Progress) -> None:
+def dump_database(dsn: str, snapshot: str, target: Path, progress: BackupProgress) -> None:
     """Writes all of a database, as it was in an exported snapshot, but for tables that the sink uses for a moment."""
     options = ["--format=custom", "--compress=gzip:1", f"--snapshot={snapshot}", "--exclude-table=staging.*"]
     _run("pg_dump", [*options, f"--file={target}"], dsn, progress)
@@ -32,7 +32,7 @@ def load_database(dsn: str, source: Path, *, owned: bool) -> None:
     _run("pg_restore", [*options, str(source)], dsn, None)
 
 
-def _run(program: str, arguments: Sequence[str], dsn: str, progress: Progress | None) -> None:
+def _run(program: str, arguments: Sequence[str], dsn: str, progress: BackupProgress | None) -> None:
     parts = parameters(dsn)
     password = str(parts.pop("password", ""))
     with _password_file(password) as number:
@@ -50,7 +50,7 @@ def _run(program: str, arguments: Sequence[str], dsn: str, progress: Progress | 
         raise _failure(program, errors, dsn, arguments)
 
 
-def _wait(process: subprocess.Popen[bytes], progress: Progress | None) -> str:
+def _wait(process: subprocess.Popen[bytes], progress: BackupProgress | None) -> str:
     while True:
         try:
             return process.communicate(timeout=LOOK_SECONDS)[1].decode(errors="replace")

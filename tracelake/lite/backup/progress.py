@@ -15,7 +15,7 @@ class Canceled(Exception):
 
 
 @dataclass(frozen=True)
-class Progress:
+class BackupProgress:
     note: Callable[[str], None]
     canceled: threading.Event
 

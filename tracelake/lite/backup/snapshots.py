@@ -22,7 +22,7 @@ from typing import Any, Final
 import psycopg
 from psycopg import sql
 
-from tracelake.lite.backup.progress import Progress
+from tracelake.lite.backup.progress import BackupProgress
 from tracelake.store.files_lock import try_to_hold_files
 from tracelake.store.migrate import Database, connect, refusals
 from tracelake.store.queries import queries
@@ -32,7 +32,7 @@ LOCK_WAIT: Final = "500ms"
 
 
 @dataclass(frozen=True)
-class Snapshot:
+class DatabaseSnapshot:
     """Of one database."""
 
     name: str
@@ -45,7 +45,7 @@ class Snapshot:
 
 
 @contextmanager
-def hold_all_files(state_dsn: str, progress: Progress) -> Iterator[Callable[[], object]]:
+def hold_all_files(state_dsn: str, progress: BackupProgress) -> Iterator[Callable[[], object]]:
     """No file is deleted from the object store while the block runs. Yields a function that raises if that failed."""
     with _opened(state_dsn, "state") as connection:
         while not try_to_hold_files(connection):
@@ -54,14 +54,16 @@ def hold_all_files(state_dsn: str, progress: Progress) -> Iterator[Callable[[], 
 
 
 @contextmanager
-def take_snapshots(dsns: Mapping[Database, str], progress: Progress) -> Iterator[Mapping[Database, Snapshot]]:
+def take_snapshots(
+    dsns: Mapping[Database, str], progress: BackupProgress
+) -> Iterator[Mapping[Database, DatabaseSnapshot]]:
     """They hold until the block is left."""
     order: tuple[Database, ...] = ("state", "data", "queue")
     with ExitStack() as held:
         readers = {name: held.enter_context(_opened(dsns[name], name)) for name in order}
         with _opened(dsns["data"], "data") as writers:
             _lock_writers(writers, progress)
-            snapshots = {name: Snapshot(_export(reader), reader) for name, reader in readers.items()}
+            snapshots = {name: DatabaseSnapshot(_export(reader), reader) for name, reader in readers.items()}
         yield snapshots
 
 
@@ -72,7 +74,7 @@ def _opened(dsn: str, database: Database) -> Iterator[psycopg.Connection[Any]]:
         yield connection
 
 
-def _lock_writers(connection: psycopg.Connection[Any], progress: Progress) -> None:
+def _lock_writers(connection: psycopg.Connection[Any], progress: BackupProgress) -> None:
     """Until the connection is closed. Stops waiting and tries again, so that writers never wait for long."""
     tables = connection.execute(queries("backup")["list_written_tables"].encode()).fetchall()
     lock = sql.SQL("LOCK TABLE {} IN EXCLUSIVE MODE").format(

@@ -6,7 +6,7 @@ import asyncio
 
 from tracelake.errors import TraceError
 from tracelake.lite.doctor.run import Finding
-from tracelake.settings import Reference, Settings, references_in, with_values
+from tracelake.settings import SecretReference, Settings, references_in, with_values
 from tracelake.wiring import open_secrets
 
 
@@ -18,7 +18,7 @@ def examine_secrets(settings: Settings) -> list[Finding]:
     return asyncio.run(_fetch_all(settings, found)) if found else []
 
 
-async def _fetch_all(settings: Settings, found: dict[str, Reference]) -> list[Finding]:
+async def _fetch_all(settings: Settings, found: dict[str, SecretReference]) -> list[Finding]:
     findings, values = list[Finding](), dict[str, str]()
     async with open_secrets(settings) as secrets:
         for path, reference in found.items():

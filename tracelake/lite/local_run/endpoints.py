@@ -13,7 +13,7 @@ import msgspec
 from aiohttp import web
 
 from tracelake.errors import Forbidden, InvalidRequest, NotFound, Unauthenticated
-from tracelake.lite.local_run.rows import Snapshot
+from tracelake.lite.local_run.rows import LocalDatasets
 from tracelake.runtime.read_body import read_bounded
 from tracelake.udf.runtime_api import BASE, RuntimeApi
 from tracelake.udf.sandbox_listener import json_response, not_found
@@ -41,7 +41,7 @@ class RecordedCalls:
 class LocalEndpoints:
     """Task API, query service, object store and Runtime API for one invocation."""
 
-    def __init__(self, invocation: Invocation, snapshot: Snapshot) -> None:
+    def __init__(self, invocation: Invocation, snapshot: LocalDatasets) -> None:
         self.runtime = RuntimeApi(MOST_BYTES)
         self.invocation = invocation
         self.snapshot = snapshot

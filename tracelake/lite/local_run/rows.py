@@ -24,7 +24,7 @@ MOST_ROWS = 100_000
 """The same as in the query service."""
 
 
-class Snapshot:
+class LocalDatasets:
     """Datasets by name, each in one file."""
 
     def __init__(self, files: Mapping[str, Path], folder: Path, spark: SparkSession | None = None) -> None:

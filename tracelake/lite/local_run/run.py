@@ -26,7 +26,7 @@ import msgspec
 from tracelake.domain.access.storage_locations import buffer_folder, buffered_table, shared_buffer_folder
 from tracelake.errors import InvalidRequest
 from tracelake.lite.local_run.endpoints import LocalEndpoints
-from tracelake.lite.local_run.rows import Snapshot
+from tracelake.lite.local_run.rows import LocalDatasets
 from tracelake.settings import UdfSettings
 from tracelake.udf.invoke import payload_of
 from tracelake.udf.pack import Packed
@@ -73,7 +73,7 @@ class LocalResult:
 def run_locally(packed: Packed, task: LocalTask, spark: SparkSession | None = None) -> LocalResult:
     with tempfile.TemporaryDirectory(prefix="trace-udf-test-") as name:
         folder = Path(name)
-        with closing(Snapshot(task.datasets, folder, spark)) as snapshot:
+        with closing(LocalDatasets(task.datasets, folder, spark)) as snapshot:
             snapshot.warm()
             unpack(packed.archive, folder / "code")
             endpoints = LocalEndpoints(_invocation(packed, task), snapshot)

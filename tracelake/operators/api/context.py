@@ -20,7 +20,7 @@ from tracelake.domain.event import CursorScope, LabelScope, RangeScope, Scope
 from tracelake.domain.ranges import Range, subtract
 from tracelake.errors import InvalidRequest
 from tracelake.operators.api.buffered_output import Buffer
-from tracelake.operators.api.inputs import WHOLE, Input, Table
+from tracelake.operators.api.inputs import WHOLE, Input, InputTable
 from tracelake.operators.api.outcome import describe, scope_of
 from tracelake.operators.api.outputs import Output
 from tracelake.ports import ObjectStore
@@ -132,7 +132,7 @@ class TaskContext(Generic[C]):
         span = self.scope.span if isinstance(self.scope, RangeScope) else None
         label = self.scope.label if isinstance(self.scope, LabelScope) else None
         cursor = self.scope.cursor if isinstance(self.scope, CursorScope) else None
-        table = Table(self.resources.data_dsn, self.org_id, cursor)
+        table = InputTable(self.resources.data_dsn, self.org_id, cursor)
         return [Input(ref, self.session, self.objects, self.api, span, label, table) for ref in self.task.inputs]
 
     @cached_property

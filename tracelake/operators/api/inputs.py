@@ -36,7 +36,7 @@ class Files(Protocol):
 
 
 @dataclass(frozen=True)
-class Table:
+class InputTable:
     """How a buffered input is read: from data Postgres, only the organisation's rows."""
 
     dsn: str = field(repr=False, default="")
@@ -54,7 +54,7 @@ class Input:
     span: Range | None
     label: str | None = None
     """The task's label, if it has one instead of a range."""
-    table: Table = Table()
+    table: InputTable = InputTable()
 
     @property
     def name(self) -> str:

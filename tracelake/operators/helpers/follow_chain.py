@@ -24,7 +24,7 @@ from tracelake.chain.nodes.rpc import RpcClient
 from tracelake.chain.schemas import SCHEMAS
 from tracelake.chain.tip import Heads, headers, heads
 from tracelake.data.hot import follower_outbox, tables
-from tracelake.data.hot.follower_outbox import Announcement, FollowerRun, Progress
+from tracelake.data.hot.follower_outbox import Announcement, FollowerProgress, FollowerRun
 from tracelake.data.hot.tables import HotTable
 from tracelake.data.hot.writer import BlockMark, rewrite
 from tracelake.errors import ProviderError, SnapshotMoved, TraceError
@@ -149,7 +149,9 @@ class Follower:
                 replace_from=first,
             )
             follower_outbox.remember_followed(connection, self.source, first, fetched.hashes)
-            follower_outbox.advance(connection, self.source, Progress(max(announced_to, last), progress.finalized_to))
+            follower_outbox.advance(
+                connection, self.source, FollowerProgress(max(announced_to, last), progress.finalized_to)
+            )
             # A reorg invalidates everything above the fork, including blocks that do not exist again yet.
             again_to = announced_to if reorg else min(announced_to, last)
             if first <= again_to:
@@ -180,7 +182,7 @@ class Follower:
         start = follower_outbox.first_followed(connection, self.source) if before is None else before + 1
         if number is None or start is None or number < start:
             return False
-        follower_outbox.advance(connection, self.source, Progress(progress.announced_to, number))
+        follower_outbox.advance(connection, self.source, FollowerProgress(progress.announced_to, number))
         self._announce(connection, "final", (start, number))
         return True
 
@@ -305,7 +307,7 @@ class Follower:
                 tables.ensure(connection, table)
 
     @contextmanager
-    def _alone(self, connection: psycopg.Connection[Any]) -> Iterator[Progress]:
+    def _alone(self, connection: psycopg.Connection[Any]) -> Iterator[FollowerProgress]:
         """A transaction that only the latest run of this source gets: another may have lost its lease."""
         with connection.transaction():
             yield follower_outbox.lock_source(connection, self.source, self.run)

@@ -16,7 +16,7 @@ from typing import Final, assert_never
 from tracelake.domain.filter.tree import (
     AllOf,
     AnyOf,
-    Column,
+    ColumnRef,
     Comparison,
     Exact,
     Filter,
@@ -61,7 +61,7 @@ def _condition(tree: Filter, types: Mapping[str, str]) -> Condition:
 
 def _of_column(tree: Comparison | In | IsNull, types: Mapping[str, str]) -> Condition:
     match tree:
-        case Comparison(name, op, Column(other)):
+        case Comparison(name, op, ColumnRef(other)):
             return _compared_columns(name, op, other, types)
         case Comparison(name, op, right):
             return _compared(name, op, right, types)
@@ -81,7 +81,7 @@ def _compared_columns(name: str, op: Op, other: str, types: Mapping[str, str]) -
     return plans.call(CALLS[op], plans.column(name), plans.column(other))
 
 
-def _compared(name: str, op: Op, right: Literal | Column, types: Mapping[str, str]) -> Condition:
+def _compared(name: str, op: Op, right: Literal | ColumnRef, types: Mapping[str, str]) -> Condition:
     match right, _type(name, types):
         case (Whole(number) | Exact(number), type_):
             return _compared_with_number(name, op, Fraction(number), _steps(type_))

@@ -26,7 +26,7 @@ from tracelake.query.sail.staged_files import WITHIN, StagedFiles
 from tracelake.sandbox.bubblewrap import Isolation
 from tracelake.sandbox.cgroup import Cgroup, Cgroups
 from tracelake.sandbox.contents import INIT, MIB, closing_mounts, interpreter, system_mounts
-from tracelake.sandbox.process import Launch, Sandbox, start
+from tracelake.sandbox.process import Sandbox, SandboxLaunch, start
 from tracelake.settings import QuerySettings
 from tracelake.spark.thread_times import thread_times
 
@@ -188,7 +188,7 @@ def _new_cgroup(place: SailPlace) -> Cgroup | None:
     return place.cgroups.make(memory_bytes=memory, cpus=place.settings.sail_cpus)
 
 
-def _launch(listener: int, files: Path, place: SailPlace, cgroup: Cgroup | None) -> Launch:
+def _launch(listener: int, files: Path, place: SailPlace, cgroup: Cgroup | None) -> SandboxLaunch:
     below = (Path(WITHIN), Path(LIBRARY) / "x")
     mounts = system_mounts(place.etc, (), below)
     mounts += ["--ro-bind", str(INIT), f"{OURS}/{INIT.name}", "--ro-bind", str(place.sail), f"{LIBRARY}/pysail"]
@@ -200,7 +200,7 @@ def _launch(listener: int, files: Path, place: SailPlace, cgroup: Cgroup | None)
         "env": _environment(place.settings),
         "nice": 0 if cgroup is not None else LOWER_PRIORITY,
     }
-    return Launch(f"{OURS}/{INIT.name}", arguments, mounts, inherited=(listener,), cgroup=cgroup)
+    return SandboxLaunch(f"{OURS}/{INIT.name}", arguments, mounts, inherited=(listener,), cgroup=cgroup)
 
 
 def _limits(settings: QuerySettings) -> dict[str, int]:

@@ -23,7 +23,7 @@ from tracelake.wire.user.ledger import Damage, LedgerEntry, LedgerPartition
 
 
 @dataclass
-class Found:
+class VerifiedCommit:
     """What was read of one commit, and what is wrong with it."""
 
     files: int = 0
@@ -44,8 +44,8 @@ class FileChecker:
     stop: threading.Event
     """Set: nobody waits for the answer any more."""
 
-    def check(self, entry: LedgerEntry, *, rows: bool) -> Found:
-        found = Found()
+    def check(self, entry: LedgerEntry, *, rows: bool) -> VerifiedCommit:
+        found = VerifiedCommit()
         present = [part for part in entry.partitions if part.files_removed_at is None and part.location]
         found.removed = sum(len(part.files) for part in entry.partitions if part.files_removed_at is not None)
         for partition in present:
@@ -56,7 +56,7 @@ class FileChecker:
         return found
 
     def _check_file(
-        self, commit: int, partition: LedgerPartition, file: Mapping[str, Any], found: Found, *, rows: bool
+        self, commit: int, partition: LedgerPartition, file: Mapping[str, Any], found: VerifiedCommit, *, rows: bool
     ) -> None:
         try:
             name = Folder.parse(partition.location).object(str(file["name"]))
@@ -92,7 +92,7 @@ class FileChecker:
                 copy.write(chunk)
         return size, digest.hexdigest()
 
-    def _find_added(self, entry: LedgerEntry, location: str, found: Found) -> None:
+    def _find_added(self, entry: LedgerEntry, location: str, found: VerifiedCommit) -> None:
         """Files that the marker lists but no partition does are outputs that came too late: they are deleted later."""
         folder = Folder.parse(location)
         known = {file["name"] for part in entry.partitions if part.location == location for file in part.files}

@@ -15,7 +15,7 @@ from typing import Final
 
 from tracelake.ports import ObjectStore
 from tracelake.query.verify.chain import check_chain
-from tracelake.query.verify.files import FileChecker, Found, missing
+from tracelake.query.verify.files import FileChecker, VerifiedCommit, missing
 from tracelake.wire.client import DispatcherClient
 from tracelake.wire.service.headers import ServiceUser
 from tracelake.wire.user.ledger import LedgerEntry, LedgerPage, LedgerQuery, VerifyPage, VerifyQuery
@@ -49,7 +49,7 @@ class DatasetVerifier:
         self, page: LedgerPage, checker: FileChecker, user: ServiceUser, query: VerifyQuery
     ) -> VerifyPage:
         until = time.monotonic() + PAGE_SECONDS
-        checked: list[tuple[LedgerEntry, Found]] = []
+        checked: list[tuple[LedgerEntry, VerifiedCommit]] = []
         for entry in page.entries:
             found = await asyncio.to_thread(checker.check, entry, rows=query.rows)
             if missing(found.damages) and any(part.replaced for part in entry.partitions):
@@ -61,8 +61,8 @@ class DatasetVerifier:
 
     async def _look_again(
         self, entry: LedgerEntry, checker: FileChecker, user: ServiceUser, query: VerifyQuery
-    ) -> Found:
-        found = Found()
+    ) -> VerifiedCommit:
+        found = VerifiedCommit()
         for _ in range(LOOKS):
             await asyncio.sleep(LOOK_SECONDS)
             asked = LedgerQuery(after=entry.commit - 1, limit=1)
@@ -74,7 +74,7 @@ class DatasetVerifier:
         return found
 
 
-def _page(page: LedgerPage, checked: Sequence[tuple[LedgerEntry, Found]], after: int) -> VerifyPage:
+def _page(page: LedgerPage, checked: Sequence[tuple[LedgerEntry, VerifiedCommit]], after: int) -> VerifyPage:
     entries = [entry for entry, _ in checked]
     is_whole = len(entries) == len(page.entries)
     rest = page.next if is_whole else entries[-1].commit

@@ -16,7 +16,7 @@ FORM: Final = re.compile(r"aws-secret:(?P<name>[A-Za-z0-9/_+=.@:-]{1,2048})(?:#(
 
 
 @dataclass(frozen=True)
-class Reference:
+class SecretReference:
     name: str
     """Or its ARN."""
     key: str | None = None
@@ -27,7 +27,7 @@ def is_reference(value: Any) -> bool:
     return isinstance(text, str) and text.startswith(SCHEME)
 
 
-def parse_reference(text: str) -> Reference | None:
+def parse_reference(text: str) -> SecretReference | None:
     """None: it is not well formed."""
     found = FORM.fullmatch(text)
-    return Reference(found["name"], found["key"]) if found else None
+    return SecretReference(found["name"], found["key"]) if found else None

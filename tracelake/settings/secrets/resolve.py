@@ -9,10 +9,10 @@ from typing import Any
 from tracelake.errors import SettingsError
 from tracelake.settings.load import settings_from_document, to_document
 from tracelake.settings.root import Leaf, Settings, leaves_of, value_of
-from tracelake.settings.secrets.references import Reference, is_reference, parse_reference
+from tracelake.settings.secrets.references import SecretReference, is_reference, parse_reference
 
 
-def references_in(settings: Settings) -> dict[str, Reference]:
+def references_in(settings: Settings) -> dict[str, SecretReference]:
     """By the path of the setting."""
     secret = [leaf for leaf in leaves_of(settings) if leaf.secret]
     return {leaf.path: _reference(settings, leaf) for leaf in secret if is_reference(value_of(settings, leaf))}
@@ -26,7 +26,7 @@ def with_values(settings: Settings, values: Mapping[str, str]) -> Settings:
     return settings_from_document(json.dumps(document))
 
 
-def _reference(settings: Settings, leaf: Leaf) -> Reference:
+def _reference(settings: Settings, leaf: Leaf) -> SecretReference:
     found = parse_reference(value_of(settings, leaf).get_secret_value())
     if found is None:
         raise SettingsError(

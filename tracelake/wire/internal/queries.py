@@ -138,7 +138,7 @@ class ColdFilesAnswer(Message, frozen=True):
     """None: the caller has them."""
 
 
-class Relation(Message, frozen=True):
+class RelationAnswer(Message, frozen=True):
     name: str
     dataset_uuid: UUID
     dataset_version: UUID
@@ -165,7 +165,7 @@ class QueryLimits(Message, frozen=True):
 class RelationsAnswer(Message, frozen=True):
     org_id: UUID
     user_id: UUID | None
-    relations: list[Relation]
+    relations: list[RelationAnswer]
     """Those that the caller may read; the others do not exist for it."""
     readable: Annotated[list[str], Meta(max_length=MAX_READABLE)] = field(default_factory=list)
     """What else the user may read, to suggest a name; only where one of those asked for was not found."""

@@ -17,6 +17,7 @@ from tracelake.domain.text.redaction import redact_tokens
 from tracelake.wire.message import Attempt, Fenced, Message, Number, Text
 
 MAX_CLAIMS = 100
+TaskStatus = Literal["Queued", "Running", "Completed", "Failed", "Canceled"]
 
 
 class ClaimRequest(Message, frozen=True):
@@ -166,7 +167,7 @@ class Invocation(TaskPayload, frozen=True, kw_only=True):
 class FetchAnswer(TaskPayload, frozen=True, kw_only=True):
     """A task's current state: what a claim returns, without lease and capability."""
 
-    status: Literal["Queued", "Running", "Completed", "Failed", "Canceled"]
+    status: TaskStatus
 
 
 class Claimed(Message, frozen=True, tag_field="status", tag="Claimed"):

@@ -9,12 +9,9 @@ from uuid import UUID
 from msgspec import Meta
 
 from tracelake.wire.message import Message
-from tracelake.wire.task.lifecycle import TaskProgress
+from tracelake.wire.task.lifecycle import TaskProgress, TaskStatus
 from tracelake.wire.user.datasets import DeadBatchRow
 from tracelake.wire.user.fields import IdPrefix, Limit, Name, Text
-
-TaskStatus = Literal["Queued", "Running", "Completed", "Failed", "Canceled"]
-
 
 Fault = Literal["job", "platform"]
 

@@ -12,13 +12,15 @@ from tracelake.cli.options import Home, Json
 app = typer.Typer(help="The outbox: entries that are pending or have failed.", no_args_is_help=True)
 
 
-class Status(StrEnum):
+class OutboxState(StrEnum):
     PENDING = "Pending"
     PROCESSING = "Processing"
     FAILED = "Failed"
 
 
-OfStatus = Annotated[Status | None, typer.Option("--status", help="Only those in this state.", case_sensitive=False)]
+OfStatus = Annotated[
+    OutboxState | None, typer.Option("--status", help="Only those in this state.", case_sensitive=False)
+]
 Limit = Annotated[int, typer.Option("--limit", help="How many at most.", metavar="N", min=1, max=500)]
 Before = Annotated[
     int | None, typer.Option("--before", help="Continue after this entry of the last page.", metavar="ID")

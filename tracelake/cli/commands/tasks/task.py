@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
 from uuid import UUID
 
@@ -11,6 +10,7 @@ import typer
 
 from tracelake.cli.options import Home, Json, Yes
 from tracelake.cli.task_ids import TaskId, find_task
+from tracelake.domain.task import TaskState
 
 if TYPE_CHECKING:
     from tracelake.wire.user.tasks import TaskDetail, TaskRow
@@ -18,15 +18,7 @@ if TYPE_CHECKING:
 app = typer.Typer(help="Tasks: list, show, logs, retry, cancel.", no_args_is_help=True)
 
 
-class Status(StrEnum):
-    QUEUED = "Queued"
-    RUNNING = "Running"
-    COMPLETED = "Completed"
-    FAILED = "Failed"
-    CANCELED = "Canceled"
-
-
-OfStatus = Annotated[Status | None, typer.Option("--status", help="Only those in this state.", case_sensitive=False)]
+OfStatus = Annotated[TaskState | None, typer.Option("--status", help="Only those in this state.", case_sensitive=False)]
 OfDag = Annotated[str | None, typer.Option("--dag", help="Only those of this DAG.", metavar="DAG")]
 OfJob = Annotated[str | None, typer.Option("--job", help="Only those of this job.", metavar="JOB")]
 Limit = Annotated[int, typer.Option("--limit", help="How many at most.", metavar="N", min=1, max=500)]
