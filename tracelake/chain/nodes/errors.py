@@ -77,7 +77,7 @@ def _meaning(method: str, code: int, words: str) -> type[ProviderError]:
 
 
 def read_status(endpoint: Endpoint, status: int, headers: Mapping[str, str], body: bytes) -> ProviderError:
-    """What an HTTP status other than 200 means. Secrets are hidden before the words are cut: half a key is one too."""
+    """What an HTTP status other than 200 means. Secrets are redacted before the text is cut: half a key is one too."""
     words = endpoint.hide(body.decode(errors="replace"))[:_LONGEST]
     message, where = f"{endpoint.label} answered with HTTP status {status}: {words}", endpoint.label
     callers_fault = 400 <= status < 500 and status != _TIMEOUT  # noqa: PLR2004 - HTTP's classes

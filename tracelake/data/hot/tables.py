@@ -82,7 +82,7 @@ def drop(connection: psycopg.Connection[Any], table: HotTable) -> None:
 
 
 def described(table: HotTable) -> list[dict[str, Any]]:
-    """Return the columns as JSON for the register."""
+    """Return the columns as JSON for the list of hot tables."""
     return [
         {"name": field.name, "type": postgres_type(field), "nullable": _nullable(table, field)}
         for field in table.schema

@@ -1,6 +1,6 @@
 """Writes blocks into hot tables: all tables or none, inside the caller's transaction.
 
-Writers of a table queue (a row lock on the register), so two never interleave, and `seq` rises in commit order. What
+Writers of a table queue (a row lock in `hot_tables`), so two never interleave, and `seq` rises in commit order. What
 the caller adds to the transaction (its progress, its outbox) is committed or rolled back with the rows.
 """
 

@@ -1,4 +1,4 @@
--- The register of hot tables, and their blocks. Statements on a hot table itself are composed in Python.
+-- The list of hot tables, and their blocks. Statements on a hot table itself are composed in Python.
 
 -- name: lock_name
 -- Lets one transaction at a time create or drop a table, by its generation's id.
@@ -11,7 +11,7 @@ SELECT dataset_uuid, org_id, table_name, columns::text, unique_key, number_colum
  WHERE dataset_version = %(version)s;
 
 -- name: register
--- Adds a table to the register.
+-- Adds a table to the list.
 INSERT INTO trace_meta.dataset_tables
     (dataset_uuid, dataset_version, org_id, table_name, columns, unique_key, number_column)
 VALUES (%(dataset)s, %(version)s, %(org)s, %(table_name)s, %(columns)s::jsonb, %(unique_key)s, %(number_column)s);

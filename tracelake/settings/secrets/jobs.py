@@ -10,13 +10,13 @@ SHORTEST: Final = 6
 """A shorter text would be found in many other words, so that it could not be redacted in a log."""
 
 
-def _can_be_hidden(given: SecretStr) -> SecretStr:
+def _can_be_redacted(given: SecretStr) -> SecretStr:
     if len(given.get_secret_value().strip()) < SHORTEST:
         raise ValueError(f"a secret has {SHORTEST} characters or more; leave the setting out if there is none")
     return given
 
 
-JobSecret = Annotated[SecretStr, AfterValidator(_can_be_hidden)]
+JobSecret = Annotated[SecretStr, AfterValidator(_can_be_redacted)]
 
 
 def variable_of(name: str) -> str:
