@@ -23,6 +23,7 @@ from typing import Any
 import aiohttp
 import uvloop
 
+from bench.cpu import cpu_seconds, per_task_ms
 from bench.noop_worker import deploy
 from bench.report import report
 from bench.rig import Rig, rig
@@ -42,6 +43,7 @@ jobs:
     config: {path: a, format: csv}
 """
 ACCEPTED = 202
+TARGET = 500
 WARM_UP = 200
 _numbers = count()
 
@@ -56,22 +58,21 @@ async def main() -> None:
         async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=system.tls, limit=0)) as http:
             url = f"{public}/v1/hooks/default/bench/hook"
             await deliver(http, url, WARM_UP, options.concurrency)
-            with cpu_of(system.dispatcher.pid, sender.pid) as taken:
+            with cpu_seconds(system) as taken, cpu_of(sender.pid) as gateways:
                 rate, waits = await deliver(http, url, options.size, options.concurrency)
         stored = await system.pool.fetchval("SELECT count(*) FROM source_deliveries")
         tasks = await system.pool.fetchval("SELECT count(*) FROM tasks")
     assert stored == tasks == WARM_UP + options.size, (stored, tasks)
+    cpu = per_task_ms({**taken, "gateway": gateways[0]}, options.size)
     report(
         "hooks",
         rate,
         "deliveries/s",
-        target=500,
+        target=TARGET,
         p50_ms=round(statistics.median(waits) * 1000, 1),
         p99_ms=round(sorted(waits)[int(len(waits) * 0.99)] * 1000, 1),
-        cpu_ms_per_delivery={
-            name: round(seconds * 1000 / options.size, 2)
-            for name, seconds in zip(("dispatcher", "gateway"), taken, strict=True)
-        },
+        cpu_ms_per_delivery=cpu,
+        cores_at_target=round(TARGET * sum(cpu.values()) / 1000, 2),
         settings={"deliveries": options.size, "concurrency": options.concurrency},
     )
 

@@ -8,10 +8,10 @@ from zoneinfo import available_timezones
 
 from tracelake.domain.dag.form import ANY_TEXT, DAY, Form, TextPattern
 from tracelake.domain.dag.model import Source, SourceKind
-from tracelake.domain.dag.schedules import why_no_schedule
+from tracelake.domain.dag.schedules import why_no_schedule, why_skipped
 from tracelake.domain.dag.yaml_nodes import Scalar
 from tracelake.domain.sources.decide_slots import Overlap
-from tracelake.domain.sources.schedule import RATE, Dst
+from tracelake.domain.sources.schedule import RATE, Dst, Schedule
 from tracelake.domain.sources.signatures import SIGNS_TIME, HookScheme
 from tracelake.domain.text.suggest import nearest
 
@@ -85,10 +85,12 @@ def _refuse_other_fields(kind: SourceKind, form: Form) -> None:
 
 def _check_schedule(source: Source, form: Form) -> None:
     form.require("schedule", SCHEDULES)
-    if source.tz is not None and source.tz not in available_timezones():
-        near = nearest(source.tz, sorted(available_timezones()))
-        reason = f"there is no time zone {source.tz[:80]!r}"
-        form.problems.add((*form.path, "tz"), "unknown_zone", reason, near or "such as Europe/Berlin")
+    zone = source.tz or "UTC"
+    if zone not in available_timezones():
+        near = nearest(zone, sorted(available_timezones()))
+        form.problems.add(
+            (*form.path, "tz"), "unknown_zone", f"there is no time zone {zone[:80]!r}", near or "such as Europe/Berlin"
+        )
     if source.schedule is None:
         return
     wrong = why_no_schedule(source.schedule)
@@ -97,6 +99,15 @@ def _check_schedule(source: Source, form: Form) -> None:
     elif RATE.fullmatch(source.schedule):
         for name in sorted({"tz", "dst"} & form.given):
             _not_for(form, name, "a rate, which counts in UTC")
+    elif zone in available_timezones():
+        _check_clock(Schedule(source.schedule, zone, source.dst or Dst.RUN_AFTER), form)
+
+
+def _check_clock(schedule: Schedule, form: Form) -> None:
+    skipped = why_skipped(schedule)
+    if skipped is not None:
+        hint = f"with `dst: {Dst.RUN_AFTER}` it runs when the clock has been set"
+        form.problems.add((*form.path, "schedule"), "bad_schedule", skipped, hint)
 
 
 def _check_hook(source: Source, form: Form) -> None:

@@ -42,6 +42,14 @@ def why_no_schedule(text: str) -> str | None:
     return reason or _why_never(text)
 
 
+def why_skipped(schedule: Schedule) -> str | None:
+    """Why a schedule that names days has no slot in its zone; None if it has one."""
+    if next(schedule.slots_after(_BEGIN), None) is None:
+        rule = f"with `dst: {schedule.dst}` it would never run"
+        return f"clocks in {schedule.tz} are set forward over every such time: {rule}"
+    return None
+
+
 def _why_no_rate(text: str) -> str | None:
     match = RATE.fullmatch(text)
     if match is None:
