@@ -15,6 +15,7 @@ from tests.support.verbs import fire_schedules, pause_job, resume_job
 from tracelake.dispatcher.control import Control
 from tracelake.dispatcher.sources.show import list_sources, show_source
 from tracelake.dispatcher.why.explain import explain
+from tracelake.domain.sources.decide_slots import delay_of
 from tracelake.errors import Conflict
 from tracelake.wire.user.sources import FireRequest
 from tracelake.wire.user.why import WhyQuery
@@ -157,6 +158,24 @@ async def test_slots_that_overlap_wait_or_do_not_fire(
         "SELECT count(*) FROM tasks t JOIN jobs j ON j.id = t.job_id WHERE j.name = 'load' AND woken_at IS NOT NULL"
     )
     assert woken == (len(await slots(control)) if overlap == "allow" else 1)
+
+
+async def test_a_source_with_jitter_fires_its_slots_later_and_they_keep_their_times(control: Control, org: Org) -> None:
+    await deployed_and_active(control, org, DAG % (", jitter: 1h", ""))
+    delay, minute = delay_of("desk.load", 3600), timedelta(minutes=1)
+    assert delay > 2 * minute, "or this shows nothing"
+    await minutes_pass(control, delay // minute + 3)
+    await fire_schedules(control)
+    now = await control.pool.fetchval("SELECT now()")
+    fired = [slot for slot, reason, _ in await slots(control) if reason is None]
+    assert fired
+    assert all(slot.second == 0 and slot + delay <= now for slot in fired)
+    due = await control.pool.fetchval(
+        "SELECT due_at FROM source_schedules s JOIN jobs j ON j.id = s.job_id WHERE j.name = 'load'"
+    )
+    assert due == fired[-1] + minute + delay
+    ticks = [slot for slot, _, _ in await slots(control, "tick")]
+    assert ticks[-1] > fired[-1], "one without jitter is not late"
 
 
 async def test_slots_of_a_paused_source_are_recorded_as_paused(control: Control, org: Org) -> None:
