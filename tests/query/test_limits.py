@@ -147,6 +147,21 @@ async def test_a_cancelled_waiter_releases_its_place() -> None:
     assert (slots.running, slots.waiting) == (0, 0)
 
 
+async def test_a_slot_that_is_freed_while_a_waiter_is_cancelled_goes_to_the_next_one() -> None:
+    """Queries with the same time end together: the one that ran and those that waited for its slot."""
+    slots = Slots(running=1, waiting=2, seconds=60)
+    await slots.take("user")
+    gone, waits = (asyncio.create_task(slots.take("user")) for _ in range(2))
+    await asyncio.sleep(0)
+    gone.cancel()
+    slots.give_back("user")
+    await waits
+    with pytest.raises(asyncio.CancelledError):
+        await gone
+    slots.give_back("user")
+    assert (slots.running, slots.waiting) == (0, 0)
+
+
 async def test_a_query_that_waits_too_long_for_a_slot_is_refused_as_retryable() -> None:
     slots = Slots(running=1, waiting=1, seconds=0.01)
     await slots.take("user")

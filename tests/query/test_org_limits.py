@@ -125,6 +125,21 @@ async def test_who_gives_up_waiting_leaves_its_place_and_takes_no_turn() -> None
     assert case.order == ["first", "next"]
 
 
+async def test_a_turn_that_is_freed_while_a_waiting_query_is_cancelled_goes_to_the_next_one() -> None:
+    """Queries with the same time end together: the one that ran and those that waited for its turn."""
+    case = Case(OrgTurns(5, 600))
+    first, gone, following = (case.start(name) for name in ("first", "gone", "next"))
+    await until(lambda: len(case.turns._waiting[case.org]) == 2, "two wait")
+    first.cancel()
+    gone.cancel()
+    await until(lambda: case.order == ["first", "next"], "the one that still waits begins")
+    case.go.set()
+    await asyncio.wait({first, gone, following})
+    assert (first.cancelled(), gone.cancelled(), following.exception()) == (True, True, None)
+    assert not case.turns._running
+    assert not case.turns._waiting
+
+
 async def test_one_that_waited_too_long_is_refused() -> None:
     case = Case(OrgTurns(5, 0.01))
     first = case.start("first")

@@ -15,9 +15,10 @@ SERVICE = "/spark.connect.SparkConnectService/"
 
 
 class FalseConnect:
-    """`answers` gives the messages, as bytes, of every query; commands and other calls succeed."""
+    """`answers` gives the messages, as bytes, of every query; commands and other calls succeed, if `waits` is not set."""
 
     def __init__(self) -> None:
+        self.waits = False
         self.answers: Callable[[], Iterable[bytes]] = tuple
         self.over = threading.Event()
         """Set when the server ends: for answers that wait."""
@@ -26,7 +27,12 @@ class FalseConnect:
         grpc = load_grpc()
         if call.method == f"{SERVICE}ExecutePlan":
             return grpc.unary_stream_rpc_method_handler(self._execute)
-        return grpc.unary_unary_rpc_method_handler(lambda *_: b"")
+        return grpc.unary_unary_rpc_method_handler(self._succeed)
+
+    def _succeed(self, *_: Any) -> bytes:
+        if self.waits:
+            self.over.wait(60)
+        return b""
 
     def _execute(self, request: bytes, _: Any) -> Iterator[bytes]:
         from pyspark.sql.connect import proto

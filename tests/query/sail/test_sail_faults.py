@@ -26,7 +26,7 @@ from tracelake.query.checked_query import FileFacts
 from tracelake.query.engine import CannotRun
 from tracelake.query.prune_files import narrowed
 from tracelake.query.sail import server as server_module
-from tracelake.query.sail.connect import ConnectClient
+from tracelake.query.sail.connect import ConnectClient, ConnectSession
 from tracelake.sandbox.process import runs
 from tracelake.wiring import s3_objects
 
@@ -101,6 +101,16 @@ async def test_an_engine_that_was_frozen_between_two_queries_is_ended_and_the_qu
     assert await counted(system) == [{"n": ROWS}]
 
 
+async def test_a_query_is_cancelled_without_an_error_after_another_one_ended_their_engine(system: SailSystem) -> None:
+    org = uuid4()
+    await counted(system, org_id=org)
+    server = system.server(org)
+    session = ConnectSession(server.client)
+    session.open()
+    await server.end()
+    await asyncio.to_thread(session.cancel)
+
+
 async def test_a_bomb_costs_its_organisation_one_process_and_its_neighbours_are_run_once_more(
     system: SailSystem,
 ) -> None:
@@ -164,6 +174,16 @@ async def test_answers_that_break_the_protocol_are_never_rows(system: SailSystem
             server._client = honest
     await asyncio.gather(*system.engine._ending)
     assert await counted(system) == [{"n": ROWS}]
+
+
+async def test_an_engine_that_listens_and_does_not_answer_counts_as_not_started(tmp_path: Path) -> None:
+    """On a machine without cores to spare: its queries are left to Spark."""
+    with false_connect(tmp_path) as (false, address):
+        client = ConnectClient(address, 1024)
+        assert await asyncio.to_thread(client.wait_until_ready, 60.0)
+        false.waits = True
+        assert not await asyncio.to_thread(client.wait_until_ready, 0.2)
+        client.close()
 
 
 async def test_an_engine_that_has_grown_ends_after_its_queries_and_the_next_query_starts_another(

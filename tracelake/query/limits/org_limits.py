@@ -55,7 +55,7 @@ class OrgTurns:
         except BaseException as given_up:
             if turn.done() and not turn.cancelled():  # it began at the same moment
                 self._leave(org_id)
-            else:
+            elif turn in waiting:
                 waiting.remove(turn)
             if isinstance(given_up, TimeoutError):
                 raise _busy(limits, len(waiting)) from None
@@ -69,8 +69,10 @@ class OrgTurns:
 
     def _begin_waiting(self, org_id: UUID) -> None:
         while self._waiting[org_id] and self._is_free(org_id):
-            self._running[org_id] += 1
-            self._waiting[org_id].popleft().set_result(None)
+            turn = self._waiting[org_id].popleft()
+            if not turn.done():  # else its caller has just given up
+                self._running[org_id] += 1
+                turn.set_result(None)
 
     def _is_free(self, org_id: UUID) -> bool:
         most = self._most[org_id]

@@ -140,7 +140,8 @@ class Slots:
             following.turn.set_result(None)
 
     def _next(self) -> _Waiter | None:
-        free = [waiter for waiter in self._waiters if self._is_free(waiter.kind, waiter.org_id)]
+        waiting = [waiter for waiter in self._waiters if not waiter.turn.done()]  # others have just given up
+        free = [waiter for waiter in waiting if self._is_free(waiter.kind, waiter.org_id)]
         if not free:
             return None
         wanted = self._shares.want(1, self._running["bulk"])

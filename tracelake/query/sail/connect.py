@@ -63,11 +63,11 @@ class ConnectClient:
         self.stub: Any = stub(self._channel)
 
     def wait_until_ready(self, seconds: float) -> bool:
+        """Whether the server answers a call in this time after it listens, which may take as long."""
         grpc = load_grpc()
         with suppress(grpc.FutureTimeoutError):
             grpc.channel_ready_future(self._channel).result(seconds)
-            ConnectSession(self).open()
-            return True
+            return self.answers(seconds)
         return False
 
     def answers(self, seconds: float) -> bool:
@@ -123,11 +123,12 @@ class ConnectSession:
             raise IncompleteError
 
     def cancel(self) -> None:
-        """End what runs in the session, here and in the server."""
+        """End what runs in the session, here and in the server, which may have ended already."""
         self._canceled = True
         if self._call is not None:
             self._call.cancel()
-        self._interrupt()
+        with suppress(ValueError):  # the channel was closed
+            self._interrupt()
 
     def close(self) -> None:
         from pyspark.sql.connect import proto
