@@ -10,19 +10,23 @@ organisations, the gate by itself, what a new text costs in processor time, and 
 the event loop that `trace query` has, on which the clients are too.
 
 With `--bombs`: the p95 of one organisation's queries, while another sends queries without a pause that no gate refuses
-and that take all the time, memory or bytes they can get; by turns with and without them.
+and that take all the time, memory or bytes they can get; by turns with and without them. They are sent by another
+process, `bench/bombs.py`, so that their answers are not read on the service's event loop.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import gc
+import os
 import ssl
 import statistics
 import tempfile
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib import import_module
@@ -37,6 +41,7 @@ import pyarrow.parquet as pq
 import uvloop
 from pydantic import SecretStr
 
+from bench.bombs import BOMBER, throwing
 from bench.query_aims import aims, gate_ms, processor_ms
 from bench.report import report
 from tests.support.identity.service_tokens import as_service
@@ -47,8 +52,10 @@ from tracelake.query.process import serving
 from tracelake.query.spark.jvm import QuerySpark, query_options
 from tracelake.runtime.http_client import AsyncClient
 from tracelake.runtime.metrics import Metrics
+from tracelake.runtime.process import COLLECT_AFTER
 from tracelake.settings import DataSettings, Settings, TlsSettings, load_settings
 from tracelake.spark.owner import SparkOwner
+from tracelake.spark.thread_times import thread_times
 from tracelake.wire.client import DispatcherClient
 from tracelake.wire.internal.comparisons import ComparisonTaken
 from tracelake.wire.internal.queries import (
@@ -73,16 +80,9 @@ QUERIES: Final = {
         "SELECT kind, count(*) AS n, max(number) AS m FROM events WHERE number <> {turn} GROUP BY kind ORDER BY kind"
     ),
 }
-BOMBS: Final = (
-    "SELECT count(*) AS n FROM events a CROSS JOIN events b WHERE a.text || b.text <> a.text",
-    "SELECT repeat('x', 4000000) AS s FROM events WHERE number < 400 ORDER BY number",
-    "SELECT a.text AS t, b.text AS u FROM events a CROSS JOIN events b",
-    "SELECT max(repeat(a.text, 10000)) AS m FROM events a JOIN events b ON a.kind = b.kind",
-    "SELECT count(DISTINCT a.text || b.text) AS n FROM events a JOIN events b ON a.kind = b.kind",
-)
-"""Hours of work, more memory than there is, and more rows: none can be refused by its text."""
+TURNS: Final = 10
+"""Of queries alone and beside bombs."""
 Ask = Callable[..., Awaitable[None]]
-Send = Callable[..., Awaitable[Any]]
 Columns = Sequence[tuple[str, str]]
 COLUMNS: Final[Columns] = (("number", "bigint"), ("kind", "bigint"), ("text", "string"))
 DATASET, VERSION = uuid4(), uuid4()
@@ -141,20 +141,24 @@ async def bombed(home: Path, size: int, engine: str) -> None:
     parts = made(objects)
     async with service(home, objects, parts, engine=engine) as running:
         await running.session()  # bombs that Sail has no memory for run there, and its start is no bomb
-        for user in ("bench", "bomber"):
+        for user in ("bench", BOMBER):
             await running.ask(QUERIES["count"], user)
-        quiet, beside, bombs = list[float](), list[float](), 0
-        for turn in range(4):
-            over = asyncio.Event()
-            throwing = [asyncio.create_task(thrown(running.send, over)) for _ in range(4 if turn % 2 else 0)]
-            times = beside if throwing else quiet
-            for number in range(size * 5):
-                text = QUERIES["new_group"].replace("{turn}", str(-1 - number - turn * size * 5))
-                began = time.perf_counter()
-                await running.ask(text)
-                times.append(time.perf_counter() - began)
-            over.set()
-            bombs += sum(await asyncio.gather(*throwing))
+        gc.freeze()  # as a process does that is ready
+        gc.set_threshold(*COLLECT_AFTER)
+        quiet, beside, bombs = list[float](), list[float](), Counter[str]()
+        waited = {id(quiet): 0.0, id(beside): 0.0}
+        for turn in range(TURNS):
+            times = beside if turn % 2 else quiet
+            async with AsyncExitStack() as thrown:
+                if times is beside:
+                    bombs = await thrown.enter_async_context(throwing(running.http, home / "tls" / "ca.pem", bombs))
+                before = _waited()
+                for number in range(5 * size):
+                    text = QUERIES["new_group"].replace("{turn}", str(-1 - number - turn * 5 * size))
+                    began = time.perf_counter()
+                    await running.ask(text)
+                    times.append(time.perf_counter() - began)
+                waited[id(times)] += _waited() - before
     slowest, slowest_alone = (sorted(times)[int(0.95 * len(times))] for times in (beside, quiet))
     report(
         "query_beside_bombs",
@@ -164,18 +168,18 @@ async def bombed(home: Path, size: int, engine: str) -> None:
         ratio_to_alone=round(slowest / slowest_alone, 2),
         p50_ms=milliseconds(statistics.median(beside)),
         alone_p50_ms=milliseconds(statistics.median(quiet)),
-        bombs=bombs,
+        waited_ms=milliseconds(waited[id(beside)] / len(beside)),
+        alone_waited_ms=milliseconds(waited[id(quiet)] / len(quiet)),
+        bombs=dict(bombs),
         settings={"size": size, "engine": engine},
     )
 
 
-async def thrown(send: Send, over: asyncio.Event) -> int:
-    """Send one bomb after the other; how each ends is no matter."""
-    count = 0
-    while not over.is_set():
-        await send(BOMBS[count % len(BOMBS)], "bomber", 1.0)
-        count += 1
-    return count
+def _waited() -> float:
+    """Seconds for which this thread, on which the service answers, waited for a core: whoever takes the cores, it
+    is the first cause of a slow answer on a busy machine.
+    """
+    return thread_times(os.getpid())[os.getpid()].waited
 
 
 async def restarted(ask: Ask) -> float:

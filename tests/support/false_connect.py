@@ -15,7 +15,7 @@ SERVICE = "/spark.connect.SparkConnectService/"
 
 
 class FalseConnect:
-    """`answers` gives the messages, as bytes, of every query; commands and other calls succeed, if `waits` is not set."""
+    """`answers` gives the messages, as bytes, of every query; other calls succeed, when it ends if `waits` is set."""
 
     def __init__(self) -> None:
         self.waits = False

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
@@ -12,9 +13,14 @@ from tracelake.wire.json_values import plain
 if TYPE_CHECKING:
     import pyarrow as pa
 
+AT_ONCE: Final = 2000
+"""Rows that are Python objects at the same time. The garbage collector looks at each, and stops all queries."""
+
 
 def as_json(answer: QueryAnswer, table: pa.Table | None) -> bytes:
-    return msgspec.json.encode(msgspec.structs.replace(answer, rows=rows_of(table)))
+    parts = [msgspec.json.encode(rows_of(part))[1:-1] for part in _parts(table)]
+    rows: Any = msgspec.Raw(b"[" + b",".join(parts) + b"]")
+    return msgspec.json.encode(msgspec.structs.replace(answer, rows=rows))
 
 
 def as_arrow(answer: QueryAnswer, table: pa.Table) -> bytes:
@@ -31,5 +37,19 @@ def as_arrow(answer: QueryAnswer, table: pa.Table) -> bytes:
 def rows_of(table: pa.Table | None) -> list[list[Any]]:
     if table is None:
         return []
-    columns = [[plain(value) for value in column.to_pylist()] for column in table.columns]
+    columns = [_values(column) for column in table.columns]
     return [list(row) for row in zip(*columns, strict=True)] if columns else [[] for _ in range(table.num_rows)]
+
+
+def _values(column: pa.ChunkedArray) -> list[Any]:
+    import pyarrow as pa
+
+    values: list[Any] = column.to_pylist()
+    kind = column.type
+    same = pa.types.is_integer(kind) or pa.types.is_boolean(kind) or pa.types.is_string(kind)
+    return values if same else [plain(value) for value in values]
+
+
+def _parts(table: pa.Table | None) -> Iterator[pa.Table]:
+    for start in range(0, table.num_rows if table is not None else 0, AT_ONCE):
+        yield table.slice(start, AT_ONCE)  # type: ignore[union-attr]
