@@ -1,4 +1,4 @@
-"""Rows as JSON: encoded in parts, which nobody can tell from the whole."""
+"""Rows as JSON: those that are encoded in parts are the same as in one."""
 
 from __future__ import annotations
 
