@@ -15,7 +15,7 @@ import os
 import secrets
 import stat
 from collections.abc import Collection, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -28,6 +28,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from tracelake.capability.jws import header_of, public_jwk, sign_token
 from tracelake.errors import SetupError, SigningUnavailable
 from tracelake.ports import KeyPlan, PublicKey
+from tracelake.runtime.disk import sync_folder
 
 LOCK: Final = ".lock"
 UNFINISHED: Final = ".new-"
@@ -162,14 +163,14 @@ def _write(path: Path, content: bytes) -> None:
         file.flush()
         os.fsync(file.fileno())
     fresh.replace(path)
-    _sync(path.parent)
+    sync_folder(path.parent)
 
 
 def _destroy(key: _Key) -> None:
     try:
         for path in key.files:
             path.unlink(missing_ok=True)
-            _sync(path.parent)
+            sync_folder(path.parent)
     except OSError as wrong:  # a folder that we may only read: the key is out of use all the same
         log.warning("retired key not removed", kid=key.public.kid, reason=_reason(wrong))
 
@@ -186,16 +187,6 @@ def _locked(folder: Path) -> Iterator[None]:
     try:
         fcntl.flock(handle, fcntl.LOCK_EX)
         yield
-    finally:
-        os.close(handle)
-
-
-def _sync(folder: Path) -> None:
-    """A rename is durable when its folder is."""
-    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        with suppress(OSError):  # some file systems cannot, and need not
-            os.fsync(handle)
     finally:
         os.close(handle)
 

@@ -30,6 +30,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from tracelake.errors import SetupError
+from tracelake.runtime.disk import sync_folder
 from tracelake.runtime.tls import TlsFiles
 
 AUTHORITY_LIFE: Final = timedelta(days=3650)
@@ -306,12 +307,4 @@ def _write(path: Path, content: bytes, mode: int) -> None:
         file.flush()
         os.fsync(descriptor)
     fresh.replace(path)
-    _sync_folder(path.parent)
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    sync_folder(path.parent)

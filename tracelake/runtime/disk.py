@@ -1,9 +1,11 @@
-"""Whether a disk is full."""
+"""Whether a disk is full, and folders whose names are durable."""
 
 from __future__ import annotations
 
 import errno
+import os
 import shutil
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -19,3 +21,13 @@ def is_full(folder: Path) -> bool:
         return shutil.disk_usage(folder).free < LEAST_BYTES
     except OSError:
         return False
+
+
+def sync_folder(folder: Path) -> None:
+    """A new or changed name is durable when its folder is."""
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        with suppress(OSError):  # some file systems cannot, and need not
+            os.fsync(handle)
+    finally:
+        os.close(handle)

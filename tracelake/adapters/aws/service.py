@@ -33,7 +33,7 @@ class AwsRefusal(Exception):
 
 
 class AwsFault(Exception):
-    """Why a call that is never repeated has failed."""
+    """Why one request has failed."""
 
     def __init__(self, fault: Fault) -> None:
         super().__init__(fault.message)
@@ -75,18 +75,12 @@ class AwsService:
         deadline = _now() + waits + self._retry_for
         pauses = delays()
         while True:
-            client = None
             try:
-                async with asyncio.timeout(waits + ANSWER_SECONDS):
-                    client = await self._open()
-                    answer: dict[str, Any] = await getattr(client, operation)(**parameters)
-                    return answer
-            except Exception as wrong:  # noqa: BLE001 - what is not of AWS is raised again
-                fault = fault_of(wrong, self.name, operation, parameters)
+                return await self.call_once(operation, waits=waits, **parameters)
+            except AwsFault as failed:
+                fault = failed.fault
             if fault.code in handled:
                 raise AwsRefusal(fault.code)
-            if fault.expired:
-                await self._renew(client)
             pause = next(pauses)
             if self._closing or not fault.passes or _now() + pause >= deadline:
                 raise self._as_error(fault)

@@ -6,11 +6,10 @@ A proposal counts for a new dataset only. Where it is not followed, a deploy and
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
-from tracelake.dispatcher.dags.show_readers import show_readers
 from tracelake.domain.dag.hashes import dataset_ids, declared_ids
 from tracelake.domain.dag.model import BufferedDataset, Dag, JobOutput, Publication
 from tracelake.domain.dag.problems import Problems
@@ -76,9 +75,17 @@ def _differs(decided: Decided, roles: Sequence[str]) -> bool:
 
 
 def _reason(decided: Decided, roles: Sequence[str]) -> str:
-    now = show_readers(decided.visibility, decided.read_roles)
-    proposed = show_readers("roles" if roles else "org", roles)
+    now = _readers(decided.visibility, decided.read_roles)
+    proposed = _readers("roles" if roles else "org", roles)
     return f"proposed is that {proposed} may read it, decided is {now}; a deploy does not change that"
+
+
+def _readers(visibility: str, read_roles: Iterable[str]) -> str:
+    """Who may read a dataset, in words."""
+    if visibility == "org":
+        return "everyone"
+    roles = sorted(role.removeprefix("role:") for role in read_roles)
+    return f"who has {' or '.join(roles)}" if roles else "nobody but admins"
 
 
 def _placed(found: Sequence[OtherProposal], text: str) -> tuple[Problem, ...]:

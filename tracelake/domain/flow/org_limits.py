@@ -9,8 +9,6 @@ LimitName = Literal[
     "tasks", "sandboxes", "functions", "object_bytes", "queries", "queries_waiting", "query_seconds", "sessions"
 ]
 LIMIT_NAMES: Final[tuple[LimitName, ...]] = get_args(LimitName)
-QUERY_LIMITS: Final[tuple[LimitName, ...]] = ("queries", "queries_waiting", "query_seconds", "sessions")
-"""Those that the Query service checks."""
 MOST: Final = 2**62
 """The largest number that a limit may be."""
 

@@ -15,8 +15,6 @@ from tracelake.domain.flow.pressure import Priority
 BUFFER_QUEUE: Final = "buffer"
 """The queue of batches for the sink, which have no priority."""
 BULK_SUFFIX: Final = "-bulk"
-QUEUE_NAME_CHARS: Final = 64 - len(BULK_SUFFIX)
-"""The longest name of a runtime's queue: that of its bulk tier is longer."""
 
 
 def queue_of_tier(queue: str, tier: Priority) -> str:

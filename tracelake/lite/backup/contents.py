@@ -28,7 +28,7 @@ import msgspec
 from tracelake.domain.access.object_names import ObjectName
 from tracelake.errors import BadInput, DiskFull, InvalidBackup
 from tracelake.lite.home import write_private
-from tracelake.runtime.disk import NO_SPACE
+from tracelake.runtime.disk import NO_SPACE, sync_folder
 
 FORMAT: Final = 1
 MANIFEST: Final = "backup.json"
@@ -155,16 +155,6 @@ def stored_objects(folder: Path) -> Iterator[StoredFile]:
     with (folder / FILES).open("rb") as lines:
         for line in lines:
             yield decoder.decode(line)
-
-
-def sync_folder(folder: Path) -> None:
-    """A new name is durable when its folder is."""
-    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        with suppress(OSError):  # some file systems cannot, and need not
-            os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 @contextmanager

@@ -25,13 +25,13 @@ from tracelake.lite.backup.contents import (
     finish,
     new_folder,
     object_path,
-    sync_folder,
 )
 from tracelake.lite.backup.postgres_tools import dump_database
 from tracelake.lite.backup.progress import BackupProgress
 from tracelake.lite.backup.snapshots import DatabaseSnapshot, hold_all_files, take_snapshots
 from tracelake.lite.home import Home
 from tracelake.ports import ObjectStore
+from tracelake.runtime.disk import sync_folder
 from tracelake.store.migrate import Database
 from tracelake.store.queries import queries
 

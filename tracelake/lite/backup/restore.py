@@ -26,13 +26,13 @@ from tracelake.lite.backup.contents import (
     object_path,
     read_manifest,
     stored_objects,
-    sync_folder,
 )
 from tracelake.lite.backup.postgres_tools import load_database
 from tracelake.lite.backup.servers import running_databases, running_store
 from tracelake.lite.home import Home, held, write_private
 from tracelake.lite.provision import ExternalDsns
 from tracelake.ports import ObjectStore
+from tracelake.runtime.disk import sync_folder
 from tracelake.settings import Settings
 from tracelake.store.migrate import MIGRATIONS, Database, connect, migrate, refusals
 from tracelake.store.queries import queries
