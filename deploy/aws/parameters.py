@@ -22,6 +22,7 @@ def add_parameters(template: Template) -> None:
         "Running": _choice("Start the services. Not before databases and secrets are there.", "no", "yes"),
         "PublicCidr": _text("From where the public address may be called.", "0.0.0.0/0", r"^[0-9.]+/\d+$"),
         "NodesCidr": _text("Where the nodes of chains are that workers call.", "0.0.0.0/0", r"^[0-9.]+/\d+$"),
+        "Nodes": _choice("The secret of nodes has the addresses of the pool `main`.", "no", "yes"),
         "DatabaseClass": _text("Of both databases.", "db.t4g.medium", r"^db[.]\w+[.]\w+$"),
         "WorkersMax": {
             "Type": "Number",
@@ -33,6 +34,7 @@ def add_parameters(template: Template) -> None:
     }
     template.conditions |= {
         "IsRunning": {"Fn::Equals": [{"Ref": "Running"}, "yes"]},
+        "HasNodes": {"Fn::Equals": [{"Ref": "Nodes"}, "yes"]},
         "HasEmail": {"Fn::Not": [{"Fn::Equals": [{"Ref": "AlarmEmail"}, ""]}]},
     }
 

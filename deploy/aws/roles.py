@@ -175,6 +175,8 @@ def _agent(service: str) -> list[Json]:
     """What ECS itself needs to start a container: its image, its log, and the values that it gets as variables."""
     pull = ["ecr:BatchGetImage", "ecr:GetDownloadUrlForLayer", "ecr:BatchCheckLayerAvailability"]
     rights = [allow(["ecr:GetAuthorizationToken"], ["*"]), allow(pull, [arn("ecr", "repository/${Prefix}")])]
+    if service == "worker":
+        rights.append(allow(["secretsmanager:GetSecretValue"], [ref(secret_id("nodes"))]))
     return [*rights, _write_logs(service), *(_read_secret(service) if service != "setup" else [])]
 
 

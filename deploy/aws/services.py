@@ -214,6 +214,9 @@ def _definition(service: Service) -> Json:
             "StartPeriod": 120,
         },
     }
+    if service.name == "worker":
+        nodes = {"Name": "TRACE_RPC_POOLS__MAIN__ENDPOINTS", "ValueFrom": sub("${NodesSecret}:main::")}
+        container["Secrets"].append(when("HasNodes", nodes, ref("AWS::NoValue")))
     if service.ports:
         container["PortMappings"] = [{"ContainerPort": port} for port in service.ports]
     return _task(service.name, service.cpu, service.memory, container)

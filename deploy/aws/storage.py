@@ -100,12 +100,14 @@ def _keys(template: Template) -> None:
 
 
 def _secrets(template: Template) -> None:
-    """One for each service, which no other can read. The task of `setup` writes the values."""
-    why = "its values are replaced by deploy/aws/setup.py, not by a function of Secrets Manager"
-    for service in (*SERVICES, "setup"):
+    """One for each service, which no other can read. The setup writes the values; those of nodes are yours."""
+    why = "its values are replaced by deploy/aws/setup.py or by hand, not by a function of Secrets Manager"
+    for service in (*SERVICES, "setup", "nodes"):
         properties = {
             "Name": sub("${Prefix}/" + service),
-            "Description": f"What {service} alone knows",
+            "Description": f"What only {service} has"
+            if service != "nodes"
+            else "The nodes of chains that workers call",
             "KmsKeyId": ref("Key"),
         }
         template.keep(secret_id(service), "SecretsManager::Secret", properties, **acknowledged(CKV_AWS_149=why))

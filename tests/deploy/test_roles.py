@@ -58,16 +58,18 @@ def test_the_runner_has_no_right_to_objects_queues_secrets_or_keys_even_by_lambd
 
 @pytest.mark.parametrize("service", [*SERVICES, "setup"])
 def test_a_service_reads_its_own_secret_and_no_other(service: str) -> None:
-    own = {STACK.arn(f"{service.capitalize()}Secret")}
-    by_setup = {*SECRETS.values(), *MASTERS.values()}
+    own, nodes = {STACK.arn(f"{service.capitalize()}Secret")}, {STACK.arn("NodesSecret")}
+    by_setup = {*SECRETS.values(), *MASTERS.values()} - nodes
     read = {
         secret
         for secret in (*SECRETS.values(), *MASTERS.values())
         if may(role_id(service), "secretsmanager:GetSecretValue", secret)
     }
     assert read == (by_setup if service == "setup" else own)
-    by_agent = {secret for secret in by_setup if may(agent_id(service), "secretsmanager:GetSecretValue", secret)}
-    assert by_agent == (set() if service == "setup" else own)
+    by_agent = {
+        secret for secret in by_setup | nodes if may(agent_id(service), "secretsmanager:GetSecretValue", secret)
+    }
+    assert by_agent == (set() if service == "setup" else own | nodes if service == "worker" else own)
 
 
 @pytest.mark.parametrize("role", ROLES)

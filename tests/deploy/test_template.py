@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -13,7 +14,7 @@ from cfnlint.api import lint_file
 
 from deploy.aws.network import FLOWS, SERVICES
 from deploy.aws.render import PLACE, rendered, text_of
-from deploy.aws.services import FUNCTION_SECONDS, METRICS_PORT
+from deploy.aws.services import FUNCTION_SECONDS, METRICS_PORT, service_list
 from deploy.aws.storage import TASK_FOLDERS, queues
 from tests.support import ROOT
 from tests.support.aws.iam import matches
@@ -92,7 +93,8 @@ def test_a_secret_in_a_variable_is_a_reference_to_the_secret_of_its_own_service(
         assert all(value.startswith(f"aws-secret:trace/{name}#") for value in references)
         fetched = [item["ValueFrom"] for item in container.get("Secrets", [])]
         own = STACK.arn(f"{name.capitalize()}Secret")
-        assert all(value.startswith(f"{own}:") for value in fetched)
+        nodes = {f"{STACK.arn('NodesSecret')}:main::"} if name == "worker" else set()
+        assert {value for value in fetched if not value.startswith(f"{own}:")} == nodes
 
 
 def test_listeners_are_where_the_network_lets_others_call_them() -> None:
@@ -169,3 +171,19 @@ def test_workers_are_scaled_to_what_the_decision_function_needs(waiting: int, ru
     wanted = max(-(-backlog * workers // policy["TargetValue"]), 1)
     fleet = WorkerFleet(workers, 1, 8, policy["TargetValue"], 0.0, 0.0, 30.0)
     assert wanted == needed_workers(WorkerLoad(queued=waiting, leased=running), fleet)
+
+
+def test_the_page_says_what_runs_and_how_large_it_is() -> None:
+    page = (ROOT / "docs" / "how-to" / "run_on_aws.md").read_text(encoding="utf-8")
+    services = service_list()
+    for service in services:
+        row = next(line for line in page.splitlines() if line.startswith(f"| {service.name} |"))
+        assert f"| {service.count}" in row
+        assert f"| {service.cpu / 1024:g} vCPU, {service.memory // 1024} GB |" in row
+    cpus = sum(service.cpu * service.count for service in services) / 1024
+    memory = sum(service.memory * service.count for service in services) // 1024
+    assert f"{cpus:g} vCPU and {memory} GB" in page
+    named = set(re.findall(r"\b([A-Z][A-Za-z0-9]+)=", page)) - {"Name", "Key"}
+    assert named <= template()["Parameters"].keys()
+    required = {name for name, body in template()["Parameters"].items() if "Default" not in body}
+    assert required <= named
