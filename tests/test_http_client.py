@@ -16,6 +16,7 @@ from typing import Any
 import httpx
 import pytest
 
+from tests.support import ROOT
 from tests.support.waiting import SECONDS
 from tracelake.lite.certificates import ensure_certificates
 from tracelake.runtime.http_client import AsyncClient
@@ -23,7 +24,7 @@ from tracelake.runtime.tls import TlsFiles, server_context
 
 pytestmark = pytest.mark.anyio
 
-PRODUCT = Path(__file__).parents[1] / "tracelake"
+PRODUCT = ROOT / "tracelake"
 SAID = {
     "handshake": None,
     "answer": b"",

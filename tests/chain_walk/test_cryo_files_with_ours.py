@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from tests.support import ROOT
 from tests.support.systems.chain import ChainSystem, rows_of, truth
 from tests.support.systems.walk import working
 from tracelake.chain.columns import words
@@ -27,7 +28,7 @@ from tracelake_devchain.expected_rows import truth_table
 
 pytestmark = pytest.mark.anyio
 
-DOC = Path(__file__).parents[2] / "docs" / "how-to" / "read_cryo_files.md"
+DOC = ROOT / "docs" / "how-to" / "read_cryo_files.md"
 JOBS = re.findall(r"```yaml\n(- name: cryos\n.*?)```", DOC.read_text(), re.DOTALL)[0]
 LAST = 29
 DAG = """

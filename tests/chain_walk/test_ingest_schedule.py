@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
+from tests.support import ROOT
 from tests.support.systems.chain import ChainSystem, rows_of, truth
 from tests.support.systems.walk import working
 from tests.support.verbs import fire_schedules
@@ -13,7 +12,7 @@ from tracelake.operators.helpers.chain_tables import ALL
 
 pytestmark = pytest.mark.anyio
 
-EXAMPLE = (Path(__file__).parents[2] / "dags" / "evm_schedule.yaml").read_text()
+EXAMPLE = (ROOT / "dags" / "evm_schedule.yaml").read_text()
 
 
 async def ten_minutes_pass(system: ChainSystem) -> None:

@@ -31,7 +31,6 @@ pytestmark = pytest.mark.anyio
 
 AT_DELIVERY = [item for item in POINTS if item.startswith("delivery.")]
 AT_ROUTE = [item for item in POINTS if item.startswith("alert_route.")]
-ROOT = Path(__file__).parents[2]
 DELIVERY: dict[str, Any] = {
     "allow": "127.0.0.0/8",
     "backoff_seconds": 0.05,

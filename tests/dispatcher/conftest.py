@@ -21,5 +21,18 @@ async def control(
 
 
 @pytest.fixture
+async def pair(
+    request: pytest.FixtureRequest, state_db: str, queue_db: str, tmp_path: Path
+) -> AsyncIterator[tuple[Control, Control]]:
+    """Two replicas of it, over the same databases."""
+    with registered(**getattr(request.module, "OPERATORS", {})):
+        async with (
+            control_for(state_db, queue_db, tmp_path, replica="one") as first,
+            control_for(state_db, queue_db, tmp_path, replica="two") as second,
+        ):
+            yield first, second
+
+
+@pytest.fixture
 async def org(control: Control) -> Org:
     return await an_org(control.pool)

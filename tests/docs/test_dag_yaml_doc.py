@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from pathlib import Path
 
 import pytest
 
+from tests.support import ROOT
 from tracelake.domain.dag.fields import FIELDS, SHARED
 from tracelake.domain.dag.model import Job
 
-DOC = (Path(__file__).parents[2] / "docs" / "reference" / "dag_yaml.md").read_text(encoding="utf-8")
+DOC = (ROOT / "docs" / "reference" / "dag_yaml.md").read_text(encoding="utf-8")
 TITLES = {"dag": "The file", "job": "Jobs"}
 
 

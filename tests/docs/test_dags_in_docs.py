@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
+from tests.support import ROOT
 from tracelake.cli.abi_files import with_abi_files
 from tracelake.cli.udf_folders import with_udf_folders
 from tracelake.dispatcher.dags.catalog import operators
@@ -21,7 +22,6 @@ from tracelake.domain.dag.parse import parse_dag
 from tracelake.errors import Problem
 from tracelake.settings import RUNTIMES
 
-ROOT = Path(__file__).parents[2]
 DAGS = ROOT / "dags"
 YAML_BLOCK = re.compile(r"^```ya?ml\n(.*?)^```", re.DOTALL | re.MULTILINE)
 CONTEXT = """\

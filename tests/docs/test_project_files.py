@@ -6,11 +6,11 @@ import ast
 import re
 import tomllib
 from collections import Counter, defaultdict
-from pathlib import Path
 
 from ruamel.yaml import YAML
 
-ROOT = Path(__file__).parents[2]
+from tests.support import ROOT
+
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 
 
@@ -73,16 +73,17 @@ def test_the_metadata_names_no_file_and_no_address_that_is_not_there() -> None:
     assert all(f"Programming Language :: Python :: 3.{minor}" in PROJECT["classifiers"] for minor in (11, 12, 13))
 
 
-def test_no_file_of_the_product_has_more_than_400_lines() -> None:
-    packages = ("tracelake", "tracelake_demo", "tracelake_devchain", "trace_udf", "deploy")
+def test_no_file_of_the_product_or_its_tests_has_more_than_400_lines() -> None:
+    packages = ("tracelake", "tracelake_demo", "tracelake_devchain", "trace_udf", "deploy", "tests", "bench")
     files = [file for package in packages for file in (ROOT / package).rglob("*.py")]
     assert len(files) > 500
     lengths = {str(file.relative_to(ROOT)): len(file.read_text(encoding="utf-8").splitlines()) for file in files}
     assert {file: lines for file, lines in lengths.items() if lines > 400} == {}
 
 
-def test_no_folder_of_the_product_has_more_than_20_modules() -> None:
-    modules = [file for file in (ROOT / "tracelake").rglob("*.py") if file.name != "__init__.py"]
+def test_no_folder_of_the_product_or_its_tests_has_more_than_20_modules() -> None:
+    files = [file for folder in ("tracelake", "tests") for file in (ROOT / folder).rglob("*.py")]
+    modules = [file for file in files if file.name != "__init__.py"]
     counts = Counter(str(file.parent.relative_to(ROOT)) for file in modules)
     assert {folder: count for folder, count in counts.items() if count > 20} == {}
 

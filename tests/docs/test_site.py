@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
-ROOT = Path(__file__).parents[2]
+from tests.support import ROOT
+
 DOCS = ROOT / "docs"
 PAGES = sorted(DOCS.rglob("*.md"))
 SECTIONS = {"tutorial", "how-to", "concepts", "reference", "adr"}

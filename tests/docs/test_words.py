@@ -7,9 +7,9 @@ import io
 import re
 import tokenize
 from collections.abc import Iterator
-from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
+from tests.support import ROOT
+
 SOURCES = ("tracelake", "tracelake_demo", "tracelake_devchain", "trace_udf", "bench", "tools", "deploy")
 WORDS = (
     r"doors?|doorways?|told|promises?|owe[ds]?|handed|bells?|askers?|janitors?|reapers?|wish(es)?|knocks?|furnish\w*"

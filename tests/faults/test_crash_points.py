@@ -52,7 +52,7 @@ VERSIONS = [
     for item in POINTS
     if item.startswith((*STEPS, *COMPARED)) or item.partition(".")[0].endswith(("_release", "_releases"))
 ]
-"""`tests/faults/test_versions_killed.py` and `test_releases_killed.py` die at them."""
+"""`tests/faults/killed/test_versions.py` and `test_releases.py` die at them."""
 PEOPLE = [
     item for item in POINTS[: POINTS.index("claim_task.before_commit")] if item not in {*BATCHES, *VERSIONS, *SOURCES}
 ]

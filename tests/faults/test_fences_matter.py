@@ -21,7 +21,7 @@ from uuid import uuid4
 import asyncpg
 import pytest
 
-from tests.dispatcher.tasks import test_functions as functions
+from tests.dispatcher.runtimes import test_functions as functions
 from tests.dispatcher.tasks import test_lifecycle as lifecycle
 from tests.dispatcher.tasks import test_logs as logs
 from tests.dispatcher.tasks import test_outputs as outputs

@@ -1,7 +1,7 @@
 """Hostile storage: every case is refused, or what it opens is provably what it opened before. 12 s.
 
 The numbers are those of the list of hostile cases. 18 to 20 (forged tokens, floods of key ids) are in
-`tests/tokens/test_verifier.py`; 15, 16 and 22 also in `tests/storage`, on a real S3 server and a real listener.
+`tests/tokens/test_hostile_tokens.py`; 15, 16 and 22 also in `tests/storage`, on a real S3 server and a real listener.
 """
 
 from __future__ import annotations

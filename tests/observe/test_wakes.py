@@ -11,6 +11,7 @@ from uuid import UUID, uuid4
 
 import pytest
 
+from tests.support import ROOT
 from tests.support.dispatcher.control import control_for
 from tests.support.dispatcher.job_chain import claimed, completion
 from tests.support.systems.walk import Walk, walking
@@ -133,7 +134,7 @@ async def test_a_cut_connection_is_replaced_and_what_was_written_meanwhile_is_fo
 async def test_the_page_names_every_signal_that_a_notification_may_carry(
     state_db: str, queue_db: str, tmp_path: Path
 ) -> None:
-    page = (Path(__file__).parents[2] / "docs" / "concepts" / "wake_ups.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "concepts" / "wake_ups.md").read_text(encoding="utf-8")
     (sentence,) = re.findall(r"`NOTIFY trace_control, '(\w+)'` \(or ([^)]*)\)", page)
     async with walking(state_db, queue_db, tmp_path) as walk:
         assert {sentence[0], *re.findall(r"\w+", sentence[1])} == set(

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 from typing import get_args
 
 import pytest
 
+from tests.support import ROOT
 from tracelake.dispatcher.runtimes.known import runtime_specs
 from tracelake.domain.alerts import COLUMNS, KEY
 from tracelake.domain.dag.catalog import Catalog, PublishedDataset, RuntimeSpec
@@ -18,7 +18,7 @@ from tracelake.operators.registry import specs
 from tracelake.settings import RUNTIMES
 from tracelake.wire.user.alerts import Severity
 
-PAGE = (Path(__file__).parents[2] / "docs" / "how-to" / "raise_alerts.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "how-to" / "raise_alerts.md").read_text(encoding="utf-8")
 DAG = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)[0].replace("BUNDLE_SHA256", "0" * 64)
 
 
@@ -106,7 +106,7 @@ def test_routing_takes_one_input_and_has_no_output() -> None:
 
 
 def test_the_severities_are_those_of_the_database() -> None:
-    state = Path(__file__).parents[2] / "tracelake" / "store" / "migrations" / "state" / "0017_alerts.sql"
+    state = ROOT / "tracelake" / "store" / "migrations" / "state" / "0017_alerts.sql"
     found = re.search(r"CREATE TYPE alert_severity AS ENUM \((.*)\);", state.read_text())
     assert found is not None
     assert tuple(re.findall(r"'(\w+)'", found[1])) == get_args(Severity)

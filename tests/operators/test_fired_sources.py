@@ -6,10 +6,10 @@ import json
 import shutil
 import time
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
+from tests.support import ROOT
 from tests.support.identity.hook_signatures import sign
 from tests.support.systems.operators import OperatorSystem
 from tests.support.systems.walk import working
@@ -20,7 +20,7 @@ from tracelake.wire.user.sources import FireRequest
 
 pytestmark = pytest.mark.anyio
 
-DAGS = Path(__file__).parents[2] / "dags"
+DAGS = ROOT / "dags"
 SECRET = "a_secret_of_the_sales"
 PYTHON = """
 name: d

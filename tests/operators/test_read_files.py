@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from tests.support import ROOT
 from tests.support.systems.operators import OperatorSystem
 from tracelake.adapters.objects_disk import DiskObjects
 from tracelake.domain.access.object_names import Folder
@@ -23,7 +24,7 @@ from tracelake.operators.read_files import label_of
 
 pytestmark = pytest.mark.anyio
 
-DAGS = Path(__file__).parents[2] / "dags"
+DAGS = ROOT / "dags"
 
 
 def dag(config: str) -> str:

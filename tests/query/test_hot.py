@@ -10,7 +10,7 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from tests.support.data_reader import reader_of
+from tests.support.query.data_reader import reader_of
 from tests.support.spark.hot_tables import chain, hot_table, rows_of
 from tests.support.systems.query import SharedSpark
 from tracelake.adapters.objects_disk import DiskObjects

@@ -19,9 +19,9 @@ import psycopg
 import pytest
 
 from tests.support.identity.service_tokens import as_service
+from tests.support.query.process import COUNT, a_service, answered, family, members
 from tests.support.spark.hot_tables import chain, hot_table, rows_of
 from tests.support.systems.query import ROWS, QuerySystem
-from tests.support.systems.query_process import COUNT, a_service, answered, family, members
 from tests.support.waiting import SECONDS, until
 from tracelake.data.hot.tables import ensure
 from tracelake.data.hot.writer import rewrite

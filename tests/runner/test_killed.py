@@ -27,7 +27,6 @@ from tracelake.wire.user.alerts import AlertRequest
 
 pytestmark = pytest.mark.anyio
 
-ROOT = Path(__file__).parents[2]
 # Where it is when the runner dies: before anything was published, after it, and when all but the end was said.
 CODE = """
 import time

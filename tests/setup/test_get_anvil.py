@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pytest
 
-TOOL = Path(__file__).parents[2] / "tools" / "get_anvil.py"
+from tests.support import ROOT
+
+TOOL = ROOT / "tools" / "get_anvil.py"
 NPM = f"""#!{sys.executable}
 import json, pathlib, sys, tarfile
 folder = pathlib.Path(sys.argv[sys.argv.index("--pack-destination") + 1])

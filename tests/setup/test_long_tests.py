@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+from tests.support import ROOT
+
 CONFTEST = """
 from tests.support.schedule import add_long_option as pytest_addoption
 from tests.support.schedule import leave_out_long_tests as pytest_collection_modifyitems

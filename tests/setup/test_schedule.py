@@ -10,10 +10,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.support import ROOT
 from tests.support.schedule import SHARED_SPARK, SLOWEST, UNITS
 from tests.support.waiting import SECONDS
 
-ROOT = Path(__file__).parents[2]
 ORDERED = """
 import os
 from pathlib import Path

@@ -13,6 +13,7 @@ from typing import Any
 import psutil
 import pytest
 
+from tests.support import ROOT
 from tests.support.spark.session import end_shared
 from tests.support.waiting import SECONDS, wait_until
 from tracelake.errors import SetupError
@@ -21,8 +22,6 @@ from tracelake.spark.archive_location import archive_for
 from tracelake.spark.class_archive import make_archive
 from tracelake.spark.configuration import spark_home
 from tracelake.spark.java import Java, find_java
-
-ROOT = Path(__file__).parents[2]
 
 
 def test_the_wheels_java_gets_an_archive_that_it_accepts_also_below_a_folder_with_a_space(

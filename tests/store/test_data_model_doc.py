@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import psycopg
 import pytest
 
+from tests.support import ROOT
 from tracelake.store import describe as module
 from tracelake.store.describe import describe
 from tracelake.store.queries import queries
 
-PAGE = Path(__file__).parents[2] / "docs" / "reference" / "data_model.md"
+PAGE = ROOT / "docs" / "reference" / "data_model.md"
 
 
 def test_the_page_and_a_migrated_database_agree(state_db: str, data_db: str, queue_db: str) -> None:

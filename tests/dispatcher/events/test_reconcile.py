@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
 from dataclasses import replace
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
 
-from tests.support.dispatcher.control import PULL, an_org, control_for, deployed_and_active
+from tests.support.dispatcher.control import PULL, an_org, deployed_and_active
 from tests.support.dispatcher.job_chain import Chain, a_task, claimed, completion, deploy_chain, drained, tasks_of
 from tests.support.dispatcher.staged_files import staged
 from tests.support.operators import registered
@@ -29,15 +27,6 @@ pytestmark = pytest.mark.anyio
 AT_ONCE = LoopSettings(reconcile_seconds=1e-6, reconcile_grace_seconds=0, lost_wake_up_seconds=0)
 WITH_GRACE = AT_ONCE.model_copy(update={"lost_wake_up_seconds": 300.0})
 QUEUE = "tasks-ecs_platform"
-
-
-@pytest.fixture
-async def pair(state_db: str, queue_db: str, tmp_path: Path) -> AsyncIterator[tuple[Control, Control]]:
-    async with (
-        control_for(state_db, queue_db, tmp_path, replica="one") as first,
-        control_for(state_db, queue_db, tmp_path, replica="two") as second,
-    ):
-        yield first, second
 
 
 @pytest.fixture

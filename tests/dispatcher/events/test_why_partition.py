@@ -9,6 +9,7 @@ from uuid import UUID, uuid4
 
 import pytest
 
+from tests.support import ROOT
 from tests.support.dispatcher.control import PULL, Org, an_org, control_for, deployed_and_active, run_here
 from tests.support.dispatcher.job_chain import claimed, completion
 from tests.support.operators import registered
@@ -19,7 +20,7 @@ from tracelake.store.identity import User
 from tracelake.wire.user.why import Explanation, WhyQuery
 
 pytestmark = pytest.mark.anyio
-RANGES = (Path(__file__).parents[3] / "dags" / "ranges.yaml").read_text()
+RANGES = (ROOT / "dags" / "ranges.yaml").read_text()
 WORK = """
 name: shop
 defaults: {runtime: dispatcher}

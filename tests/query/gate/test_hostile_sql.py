@@ -9,9 +9,9 @@ import pytest
 from sqlglot import exp
 
 from tests.support.cases.hostile_sql import ATTACKS
+from tests.support.query.sail import Unchecked as PassedOn
+from tests.support.query.sail import as_it_is
 from tests.support.systems.query import ROWS, QuerySystem
-from tests.support.systems.sail import Unchecked as PassedOn
-from tests.support.systems.sail import as_it_is
 from tracelake.domain.sql.gate import check_sql
 from tracelake.query import answer as answer_module
 from tracelake.query.checked_query import CheckedQuery

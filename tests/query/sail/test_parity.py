@@ -28,7 +28,7 @@ from tests.support.cases.engine_parity import (
 )
 from tests.support.cases.made_up_expressions import CLOCKS, MadeUp
 from tests.support.cases.made_up_statements import MadeUpStatements
-from tests.support.systems.two_engines import Compared, TwoEngines, two_engines
+from tests.support.query.two_engines import Compared, TwoEngines, two_engines
 from tracelake.domain.sql.functions import CLOCKS_AND_CHANCE, FUNCTIONS
 from tracelake.query.sail.translate.aggregates import AGGREGATES
 from tracelake.query.sail.translate.calls import REWRITTEN as WRITTEN_ANEW

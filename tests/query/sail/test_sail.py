@@ -17,7 +17,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from tests.support.cases.hostile_sql import ATTACKS, ONLY_THE_GATE
-from tests.support.systems.sail import SailSystem, Unchecked, sail_system
+from tests.support.query.sail import SailSystem, Unchecked, sail_system
 from tests.support.waiting import until
 from tracelake.errors import Busy, EngineLost, QueryTimeout, ResultTooLarge
 from tracelake.query.engine import CannotRun

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from tests.support.cases.sql_bombs import BOMBS
-from tests.support.systems.sail import SailSystem, Unchecked, sail_system
+from tests.support.query.sail import SailSystem, Unchecked, sail_system
 from tests.support.waiting import until
 from tracelake.errors import TraceError
 from tracelake.query.engine import CannotRun

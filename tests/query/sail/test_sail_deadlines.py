@@ -21,9 +21,9 @@ import psutil
 import pyarrow as pa
 import pytest
 
-from tests.support.false_connect import false_connect
-from tests.support.lateness import measured_lateness
-from tests.support.systems.sail import SailSystem, sail_system, small_disk
+from tests.support.query.false_connect import false_connect
+from tests.support.query.lateness import measured_lateness
+from tests.support.query.sail import SailSystem, sail_system, small_disk
 from tests.support.waiting import until
 from tracelake.errors import TraceError
 from tracelake.query.engine import CannotRun

@@ -17,8 +17,8 @@ import pytest
 
 from tests.support import ROOT
 from tests.support.child_process import program
-from tests.support.false_connect import batch, complete, false_connect, schema_of_longs
-from tests.support.systems.sail import SailSystem, sail_system, small_disk
+from tests.support.query.false_connect import batch, complete, false_connect, schema_of_longs
+from tests.support.query.sail import SailSystem, sail_system, small_disk
 from tests.support.waiting import until
 from tracelake.errors import EngineLost, QueryTimeout, ResultTooLarge
 from tracelake.lite.seaweedfs import SeaweedFS

@@ -15,11 +15,11 @@ import pyarrow.parquet as pq
 import pytest
 from psycopg import sql
 
-from tests.support.data_reader import reader_of
 from tests.support.evaluate_filter import holds
 from tests.support.postgres import RunningServer
+from tests.support.query.data_reader import reader_of
+from tests.support.query.sail import SailSystem, sail_system
 from tests.support.spark.hot_tables import chain, hot_table, rows_of
-from tests.support.systems.sail import SailSystem, sail_system
 from tracelake.data.buffered.tables import BufferedTable
 from tracelake.data.buffered.tables import ensure as make_buffered
 from tracelake.data.hot.sweep import mark_compacted

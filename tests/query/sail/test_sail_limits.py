@@ -12,7 +12,7 @@ from uuid import uuid4
 import pyarrow as pa
 import pytest
 
-from tests.support.systems.sail import SailSystem, sail_system
+from tests.support.query.sail import SailSystem, sail_system
 from tests.support.waiting import until
 from tracelake.errors import Busy, EngineLost, QueryTimeout
 from tracelake.query.limits.slots import Slots

@@ -92,3 +92,13 @@ async def claim_of_job(control: Control) -> Claimed:
     [found] = await control.claimer().claim([ClaimRequest(task_id=task_id, worker_id="w")])
     assert isinstance(found, Claimed)
     return found
+
+
+async def lose(control: Control) -> None:
+    await control.pool.execute("UPDATE tasks SET lease_expires_at = now() WHERE status = 'Running'")
+    await control.expire_leases().once()
+
+
+async def later(control: Control, seconds: float) -> None:
+    """As if so much time had passed for every source."""
+    await control.pool.execute("UPDATE sources SET state_since = state_since - make_interval(secs => $1)", seconds)

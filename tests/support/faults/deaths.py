@@ -6,14 +6,14 @@ from tests.support.systems.processes import Child
 from tracelake.domain.crash_points import POINTS
 
 RETAINING = [item for item in POINTS if item.startswith("delete_replaced_files.")]
-"""`test_delete_replaced_files_killed.py` dies at them."""
+"""`tests/faults/killed/test_delete_replaced_files.py` dies at them."""
 FIRED = ("scheduler.", "fire_schedules.", "accept_hooks.", "fire_source.", "resume_job.released")
 SOURCES = [item for item in POINTS if item.startswith(FIRED)]
-"""`tests/faults/test_schedules_killed.py` and `test_hooks_killed.py` die at them."""
+"""`tests/faults/killed/test_schedules.py` and `test_hooks.py` die at them."""
 
 
 LEFT = [item for item in POINTS if item.startswith("remove_left_generations.")]
-"""`test_remove_left_generations_killed.py` dies at them."""
+"""`tests/faults/killed/test_remove_left_generations.py` dies at them."""
 
 
 async def dies_at(child: Child, point: str) -> None:

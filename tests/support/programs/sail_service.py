@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from tests.support.systems.sail import sail_system
+from tests.support.query.sail import sail_system
 
 
 async def main(folder: Path) -> None:

@@ -7,13 +7,14 @@ from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 from uuid import UUID
 
 from pydantic import SecretStr
 
 from tests.support.dispatcher.control import control_for
-from tests.support.dispatcher.job_chain import claimed, completion
+from tests.support.dispatcher.job_chain import claimed, completion, drained
 from tests.support.identity.service_tokens import TOKENS
 from tests.support.loop_thread import LoopThread
 from tests.support.systems.gateway import people
@@ -109,3 +110,10 @@ async def fail(control: Control, task_id: UUID) -> None:
     error = "the disk [1] is full\x1b]0;owned\x07\u202e\nsecond line"
     output = completion(task, status="Failed", error_message=error, retryable=False)
     await control.completer()(output, claims)
+
+
+def deployed_task(running: Running, trace: Trace, file: Path) -> UUID:
+    assert trace("dag", "deploy", str(file), "--activate").code == 0
+    assert trace("trigger", "shop", "fetch", "--range", "0-9").code == 0
+    running.do(drained(running.control))
+    return UUID(trace("task", "list", "--json").json["tasks"][0]["id"])

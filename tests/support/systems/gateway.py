@@ -14,6 +14,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from pydantic import SecretStr
 
 from tests.support.dispatcher.control import control_for
+from tests.support.dispatcher.job_chain import drained
 from tests.support.identity.service_tokens import TOKENS, AnyService, store_service_tokens
 from tests.support.operators import registered
 from tracelake.dispatcher.control import Control
@@ -26,6 +27,7 @@ from tracelake.lite.user_token import mint_user_token
 from tracelake.settings import IdentitySettings
 from tracelake.wire.client import DispatcherClient
 
+READER, WRITER, ADMIN, RIVAL = "acme|reader", "acme|writer", "acme|admin", "rival|admin"
 DAG = """\
 name: shop
 defaults: {runtime: dispatcher}
@@ -123,3 +125,20 @@ async def people(control: Control) -> None:
 def over(app: Any, headers: dict[str, str] | None = None, auth: httpx.Auth | None = None) -> httpx.AsyncClient:
     transport = httpx.ASGITransport(app, raise_app_exceptions=False)
     return httpx.AsyncClient(transport=transport, base_url="https://test", headers=headers, auth=auth)
+
+
+async def deployed(trace: System) -> str:
+    """The DAG `shop`, active; its version."""
+    done = await trace.got(WRITER, "POST", "/v1/dags/shop/versions", content=DAG, headers={"content-type": "text/yaml"})
+    version: str = done["dag_version_id"]
+    await trace.got(WRITER, "PUT", "/v1/dags/shop/active", json={"dag_version_id": version})
+    return version
+
+
+async def triggered(trace: System) -> str:
+    """A task of `clean`, by way of the manual source."""
+    await trace.got(WRITER, "POST", "/v1/dags/shop/jobs/fetch/trigger", json={"start": 0, "end": 9})
+    await drained(trace.control)
+    (task,) = (await trace.got(READER, "GET", "/v1/tasks"))["tasks"]
+    found: str = task["id"]
+    return found

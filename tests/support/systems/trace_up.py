@@ -177,3 +177,26 @@ def new_folder() -> Iterator[Path]:
 def is_restarted(process: Mapping[str, Any], before: int) -> bool:
     """Whether it is ready again, with another process id than before."""
     return bool(process["state"] == "ready" and process["pid"] != before)
+
+
+def memory_holds(pid: int, needle: bytes) -> bool:
+    """Every readable, private page of a process."""
+    with Path(f"/proc/{pid}/maps").open() as maps, Path(f"/proc/{pid}/mem").open("rb", buffering=0) as memory:
+        for line in maps:
+            span, mode = line.split()[:2]
+            start, end = (int(edge, 16) for edge in span.split("-"))
+            if mode.startswith("rw") and _region_holds(memory, start, end, needle):
+                return True
+    return False
+
+
+def _region_holds(memory: Any, start: int, end: int, needle: bytes) -> bool:
+    step = 64 * 1024 * 1024
+    for at in range(start, end, step):
+        try:
+            memory.seek(at)
+            if needle in memory.read(min(step + len(needle), end - at)):
+                return True
+        except (OSError, ValueError, OverflowError):
+            return False
+    return False
