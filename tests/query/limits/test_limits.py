@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.identity.service_tokens import as_service
 from tests.support.systems.query import FOREVER, MEGABYTES, ROWS, QuerySystem
-from tests.support.waiting import SECONDS
+from tests.support.waiting import SECONDS, until
 from tracelake.errors import Busy
 from tracelake.query.limits.slots import Kind, Reserved, Slots
 from tracelake.runtime.http_client import AsyncClient
@@ -47,6 +47,7 @@ async def test_slots_for_users_are_not_given_to_tasks(system: QuerySystem) -> No
     await system.make("feed", 3000, 3001)
     claimed = await system.claimed()
     sql = FOREVER.replace("orders", "hide")
+    await until_counted(system, running=0, waiting=0)  # a query of before keeps its slot while its tasks use cores
     tasks = [asyncio.create_task(system.ask_as(claimed, sql)) for _ in range(4)]
     try:
         await until_counted(system, running=2, waiting=2)
@@ -61,13 +62,20 @@ async def test_slots_for_users_are_not_given_to_tasks(system: QuerySystem) -> No
 
 
 async def until_counted(system: QuerySystem, **wanted: int) -> None:
-    async with asyncio.timeout(SECONDS):
-        while True:
-            answer = await system.query_internal.get("/metrics", headers=as_service("monitor"))
-            counts = dict(re.findall(r'^trace_queries_in_progress{state="(\w+)"} (\S+)$', answer.text, re.MULTILINE))
-            if {state: int(float(count)) for state, count in counts.items()} == wanted:
-                return
-            await asyncio.sleep(0.05)
+    seen: list[dict[str, int]] = []
+
+    async def counted() -> bool:
+        answer = await system.query_internal.get("/metrics", headers=as_service("monitor"))
+        found = re.findall(r'^trace_queries_in_progress{state="(\w+)"} (\S+)$', answer.text, re.MULTILINE)
+        counts = {state: int(float(count)) for state, count in found}
+        if counts not in seen:
+            seen.append(counts)
+        return counts == wanted
+
+    try:
+        await until(counted, f"{wanted} queries are in progress")
+    except TimeoutError as late:
+        raise TimeoutError(f"{late}; counts were {seen}") from late
 
 
 async def test_results_with_too_many_bytes_are_refused_before_they_are_collected(system: QuerySystem) -> None:
