@@ -58,6 +58,6 @@ def test_a_long_wait_is_said_and_a_short_one_is_not(monkeypatch: pytest.MonkeyPa
     with printing.waiting("deploying shop"):
         pass
     assert output.getvalue() == ""
-    with printing.waiting("deploying shop", every=0.01):
+    with printing.waiting("deploying shop", first=0.01):
         while "deploying shop: 0 s so far" not in output.getvalue():
             time.sleep(0.01)

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from threading import Event, Thread
-from typing import Any
+from typing import Any, Final
 
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
@@ -35,14 +35,19 @@ class VisibleConsole(Console):
             yield segment if segment.control else segment._replace(text=visible(segment.text))
 
 
+LONGEST_PAUSE_SECONDS: Final = 60.0
+"""Between two lines of progress in a file."""
+
 # A pipe has no width: without this, lines would be cut off at 80 columns.
 out = VisibleConsole(highlight=False, emoji=False, soft_wrap=True, width=None if sys.stdout.isatty() else 200)
 err = VisibleConsole(stderr=True, highlight=False, emoji=False, soft_wrap=True)
 
 
 @contextmanager
-def waiting(what: str, *, quiet: bool = False, every: float = 5.0) -> Iterator[Callable[[str], None]]:
+def waiting(what: str, *, quiet: bool = False, first: float = 5.0) -> Iterator[Callable[[str], None]]:
     """Shows on standard error what the block waits for and how long already: a spinner, or lines in a file.
+
+    In a file, a line comes after `first` seconds, and then ever later.
 
     Yields a function that changes the text.
     """
@@ -55,7 +60,7 @@ def waiting(what: str, *, quiet: bool = False, every: float = 5.0) -> Iterator[C
             yield lambda text: progress.update(shown, description=visible(text))
     else:
         done, now = Event(), [what]
-        reporter = Thread(target=_report_waiting, args=(now, every, done), daemon=True)
+        reporter = Thread(target=_report_waiting, args=(now, first, done), daemon=True)
         reporter.start()
         try:
             yield lambda text: now.__setitem__(0, text)
@@ -64,10 +69,11 @@ def waiting(what: str, *, quiet: bool = False, every: float = 5.0) -> Iterator[C
             reporter.join()
 
 
-def _report_waiting(now: Sequence[str], every: float, done: Event) -> None:
-    began = time.monotonic()
-    while not done.wait(every):
+def _report_waiting(now: Sequence[str], first: float, done: Event) -> None:
+    began, pause = time.monotonic(), first
+    while not done.wait(pause):
         err.print(f"{now[0]}: {time.monotonic() - began:.0f} s so far", markup=False)
+        pause = min(pause * 1.5, LONGEST_PAUSE_SECONDS)
 
 
 def as_json(value: Any) -> None:

@@ -61,8 +61,8 @@ def test_a_trigger_waits_for_its_tasks_and_its_exit_code_says_how_they_ended(
     assert trace("dag", "deploy", str(file), "--activate").code == 0
     with ThreadPoolExecutor(1) as pool:
         for words, result, expected in (
-            (("--range", "0-9"), {}, (0, "1 of 1 tasks completed")),
-            (("--range", "10-19", "--downstream"), {}, (0, "1 of 1 tasks completed")),
+            (("--range", "0-9"), {}, (0, "1 of 1 task completed")),
+            (("--range", "10-19", "--downstream"), {}, (0, "1 of 1 task completed")),
             (("--range", "20-29"), {"status": "Failed", "error_message": "no [1]", "retryable": False}, (1, "no [1]")),
         ):
             ending = pool.submit(running.do, end_when_queued(running.control, **result))
@@ -87,7 +87,7 @@ def test_a_trigger_whose_time_is_over_leaves_its_tasks_and_says_how_to_wait_agai
     command = "trigger", "shop", "fetch", "--range", "0-9", "--wait"
     output = trace(*command, "--timeout", "0")
     assert output.code == 124
-    assert "the time is over: 0 of 0 tasks have ended, 0 running; 1 events to be routed" in output.out
+    assert "the time is over: 0 of 0 tasks have ended, 0 running; 1 event to be routed" in output.out
     request = output.out.partition("--request-id ")[2].partition("`")[0]
     later = trace(*command, "--timeout", "0", "--request-id", request, "--json")
     assert (later.code, later.json["ended"], later.json["succeeded"]) == (124, False, False)

@@ -7,6 +7,7 @@ from datetime import datetime
 from uuid import UUID
 
 from tracelake.dispatcher.flow.list_pauses import pause_sentence
+from tracelake.domain.text.count_of import count_of
 from tracelake.store.queries import Row
 from tracelake.wire.user.datasets import DatasetDetail
 from tracelake.wire.user.why import Explanation, Step, Stop
@@ -64,7 +65,7 @@ def _commit(dataset: DatasetDetail, event: LastEvent | None) -> str:
     current = next((generation for generation in dataset.generations if generation.current), None)
     contents = ""
     if current is not None and current.partitions:
-        contents = f": {current.partitions:,} partitions, {current.rows or 0:,} rows"
+        contents = f": {count_of(current.partitions, 'partition')}, {count_of(current.rows or 0, 'row')}"
     at = f", made {dataset.committed_at:{TIME}}" if dataset.committed_at else ""
     return f"Its last commit is {dataset.last_commit}{at}{contents}."
 
@@ -82,7 +83,7 @@ def _tasks(writer: WritingJob) -> str:
 def _steps(dataset: DatasetDetail, writers: Sequence[WritingJob]) -> Iterator[Step]:
     """The newest commits, and the newest task of each state."""
     for commit in reversed(dataset.commits[:3]):
-        rows = f" with {commit.rows:,} rows" if commit.rows is not None else ""
+        rows = f" with {count_of(commit.rows, 'row')}" if commit.rows is not None else ""
         sentence = f"Commit {commit.commit}{rows}, of {commit.scope}, by task {commit.task_id}."
         yield Step(
             kind="commit", at=commit.committed_at, id=f"{dataset.dataset_uuid}:{commit.commit}", sentence=sentence

@@ -10,6 +10,7 @@ from uuid import UUID
 import msgspec
 
 from tracelake.dispatcher.limits.refuse_if_full import FREE, storage_sentence
+from tracelake.domain.text.count_of import count_of
 from tracelake.wire.user.datasets import DeadBatchRow
 from tracelake.wire.user.tasks import AttemptRow, CommitRow, TaskDetail
 from tracelake.wire.user.why import Explanation, Step, Stop
@@ -71,9 +72,9 @@ def concerns(step: Step, dataset: UUID) -> bool:
 def _cause(task: TaskDetail, facts: Facts) -> Iterator[Step]:
     name = f"{task.dag}.{task.job}"
     if (event := task.event) is not None:
-        by = f", from task {event.producer_task_id}" if event.producer_task_id else ""
         commit = f" (commit {event.commit})" if event.commit is not None else ""
-        sentence = f"{event.dataset} had an event about {event.scope}{commit}, from a {event.origin}{by}."
+        origin = f"task {event.producer_task_id}" if event.producer_task_id else f"a {event.origin}"
+        sentence = f"{event.dataset} had an event about {event.scope}{commit}, from {origin}."
         yield Step(kind="event", at=event.created_at, id=str(event.id), sentence=sentence)
         rule = f"{name} reads {event.dataset}"
         if facts.edge is not None:
@@ -141,7 +142,7 @@ def _attempt(attempt: AttemptRow) -> Step:
 
 def _commits(task: TaskDetail) -> Iterator[Step]:
     for commit in task.commits:
-        rows = f" with {commit.rows} rows" if commit.rows is not None else ""
+        rows = f" with {count_of(commit.rows, 'row')}" if commit.rows is not None else ""
         sentence = f"{commit.dataset} is at commit {commit.commit}{rows}.{_unchanged(commit)}"
         yield Step(
             kind="commit", at=commit.committed_at, id=f"{commit.dataset_uuid}:{commit.commit}", sentence=sentence

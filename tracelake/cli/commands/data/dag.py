@@ -13,6 +13,7 @@ import typer
 from tracelake.cli import printing
 from tracelake.cli.dag_file import Checked, DagFile, check_dag_file, problems_shown, read_dag_file, show_warnings
 from tracelake.cli.options import Home, Json, Yes
+from tracelake.domain.text.count_of import count_of
 from tracelake.errors import BadInput
 
 if TYPE_CHECKING:
@@ -111,7 +112,7 @@ def _deploy(gateway: Remote, file: str, source: DagFile, *, rebuilt: Sequence[st
         printing.as_json({"deployed": msgspec.to_builtins(done), "activated": msgspec.to_builtins(active)})
         return
     how = "deployed" if done.created else "already deployed, nothing changed"
-    render.note(f"DAG {done.dag_name}, version {done.dag_version_id}: {how} ({len(done.jobs)} jobs)")
+    render.note(f"DAG {done.dag_name}, version {done.dag_version_id}: {how} ({count_of(len(done.jobs), 'job')})")
     show_warnings(file, done.warnings)
     if active is None:
         render.note(f"  next: trace dag activate {done.dag_name} {done.dag_version_id}")

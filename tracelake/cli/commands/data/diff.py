@@ -9,6 +9,7 @@ from uuid import UUID
 import typer
 
 from tracelake.cli.options import Home, Json
+from tracelake.domain.text.count_of import count_of
 
 if TYPE_CHECKING:
     from tracelake.wire.user.diff import DiffAnswer, DiffSide
@@ -125,7 +126,7 @@ def _show(answer: DiffAnswer) -> None:
 
 
 def _side(side: DiffSide) -> str:
-    return f"commit {side.commit} of generation {side.dataset_version}, {side.rows:,} rows"
+    return f"commit {side.commit} of generation {side.dataset_version}, {count_of(side.rows, 'row')}"
 
 
 def _number(value: float | None) -> str:

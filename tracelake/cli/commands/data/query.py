@@ -14,6 +14,7 @@ import typer
 from tracelake.cli import printing
 from tracelake.cli.commands.operate.processes import SettingsFrom, run_component
 from tracelake.cli.options import Home, Json
+from tracelake.domain.text.count_of import count_of
 from tracelake.errors import BadInput
 
 if TYPE_CHECKING:
@@ -134,7 +135,7 @@ def _footer(answer: QueryAnswer) -> str:
     )
     more = " and more (--limit shows them)" if answer.truncated else ""
     took = f"{answer.milliseconds} ms on {answer.engine.capitalize()}"
-    return f"{answer.row_count} rows{more}, {took}" + (f"; {read}" if read else "")
+    return f"{count_of(answer.row_count, 'row')}{more}, {took}" + (f"; {read}" if read else "")
 
 
 def _as_form(stream: bytes, form: Format) -> bytes:

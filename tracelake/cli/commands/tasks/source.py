@@ -10,6 +10,7 @@ from uuid import UUID, uuid4
 import typer
 
 from tracelake.cli.options import Home, Json, RequestId
+from tracelake.domain.text.count_of import count_of
 from tracelake.errors import BadInput
 
 if TYPE_CHECKING:
@@ -210,7 +211,7 @@ def _print_fired(what: str, done: FireAnswer, *, json: bool) -> None:
     if not done.created:
         render.note("this request was made before; nothing happened")
         return
-    made = f"task {done.task_id}" if done.task_id else f"{len(done.event_ids)} events for its readers"
+    made = f"task {done.task_id}" if done.task_id else f"{count_of(len(done.event_ids), 'event')} for its readers"
     render.note(f"{what}: {'held, because the source is paused' if done.held else made}")
 
 

@@ -11,6 +11,7 @@ from uuid import UUID, uuid4
 import typer
 
 from tracelake.cli.options import Home, Json, RequestId
+from tracelake.domain.text.count_of import count_of
 from tracelake.errors import BadInput
 
 if TYPE_CHECKING:
@@ -97,7 +98,7 @@ def _show(source: str, done: TriggerAnswer) -> None:
     from tracelake.cli import render
 
     if done.created:
-        made = f"task {done.task_id}" if done.task_id else f"{len(done.event_ids)} events for its readers"
+        made = f"task {done.task_id}" if done.task_id else f"{count_of(len(done.event_ids), 'event')} for its readers"
         render.note(f"{source} was triggered (request {done.request_id}): {made}")
     else:
         render.note("this request was made before; nothing happened")
@@ -143,10 +144,11 @@ def _show_that_they_go_on(request_id: UUID) -> None:
 def _in_words(progress: TriggerProgress) -> str:
     """`3 of 20 tasks have ended, 2 running; 1 event to be routed`."""
     ended = progress.completed + progress.failed
-    words = [f"{ended} of {progress.tasks} tasks have ended, {progress.running} running"]
+    words = [f"{ended} of {count_of(progress.tasks, 'task')} have ended, {progress.running} running"]
     words += [f"{progress.failed} failed"] if progress.failed else []
-    words += [f"{progress.waiting_events} events to be routed"] if progress.waiting_events else []
-    words += [f"{progress.waiting_batches} batches on their way to the sink"] if progress.waiting_batches else []
+    words += [f"{count_of(progress.waiting_events, 'event')} to be routed"] if progress.waiting_events else []
+    batches = count_of(progress.waiting_batches, "batch", "batches")
+    words += [f"{batches} on the way to the sink"] if progress.waiting_batches else []
     return "; ".join(words)
 
 
@@ -159,12 +161,12 @@ def _show_end(progress: TriggerProgress) -> None:
     elif not progress.tasks:
         render.note("no job that is active reads it: it created no task")
     else:
-        render.note(f"{progress.completed} of {progress.tasks} tasks completed")
+        render.note(f"{progress.completed} of {count_of(progress.tasks, 'task')} completed")
     if progress.failures:
         rows = [(task.id, f"{task.dag}.{task.job}", task.status, task.reason) for task in progress.failures]
         render.table(("id", "job", "status", "reason"), [(*row[:3], render.first_line(row[3])) for row in rows])
         render.note("`trace why ID` explains one, `trace task retry ID` gives it another attempt")
     if progress.failed_events:
-        render.note(f"{progress.failed_events} events could not be routed: `trace outbox list` shows why")
+        render.note(f"{count_of(progress.failed_events, 'event')} could not be routed: `trace outbox list` shows why")
     if progress.dead_batches:
         render.note(f"{progress.dead_batches} batches were refused by the sink: `trace sink dead` shows why")
