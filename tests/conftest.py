@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 import signal
@@ -73,6 +74,12 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> SlowestFirst:
     return SlowestFirst(config, log)
+
+
+def pytest_collection_finish() -> None:
+    """Collected tests and imported modules last to the end: no later collection of garbage goes through them."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_sessionfinish() -> None:

@@ -46,6 +46,7 @@ async def test_when_spark_is_killed_the_worker_ends_and_its_task_is_left_to_anot
         await is_left_to_another(system)
 
 
+@pytest.mark.long  # the same with a Spark elsewhere
 @pytest.mark.timeout(1200)
 async def test_when_a_connect_server_is_started_again_the_worker_ends_and_the_next_one_does_its_task(
     connect: ConnectServer, clone: Callable[[Database], str], tmp_path: Path

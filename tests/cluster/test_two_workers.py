@@ -60,6 +60,7 @@ SELECT count(*) AS partitions, count(DISTINCT p.partition_key) AS keys, count(p.
 """
 
 
+@pytest.mark.long  # with two Sparks what `faults/test_crash_points.py` shows of workers without one
 @pytest.mark.timeout(1200)
 async def test_one_of_two_workers_is_killed_and_every_partition_is_committed_once(
     state_db: str, queue_db: str, data_db: str, tmp_path: Path

@@ -27,8 +27,8 @@ from tracelake.delivery.work_items import CHANNEL, Lane, WorkItem, next_due, put
 from tracelake.errors import DestinationRefused, TraceError, Unavailable
 from tracelake.runtime.background import in_background
 from tracelake.runtime.crash_points import crash_point
-from tracelake.runtime.listen import listen, pool_connection
 from tracelake.runtime.metrics import Metrics
+from tracelake.runtime.postgres import listen, pool_connection
 from tracelake.runtime.retry import BACKOFF, retry_with_backoff
 from tracelake.settings import DeliverySettings
 from tracelake.store.db import OUTAGES

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -56,12 +57,18 @@ class OidcIssuer:
         return jwt.encode(usual | claims, key, algorithm=algorithm, headers={"kid": kid} if kid else None)
 
 
+@cache
+def _rsa_key() -> rsa.RSAPrivateKey:
+    """Made once: that takes as long as a whole login test."""
+    return rsa.generate_private_key(65537, 2048)
+
+
 @asynccontextmanager
 async def oidc_issuer(folder: Path) -> AsyncIterator[OidcIssuer]:
     """Has an RSA key `one`, which is published, and an elliptic one, `two`."""
     files = ensure_certificates(folder / "tls", datetime.now(UTC))
     tls = TlsSettings(ca=files.ca, cert=files.cert, key=files.key)
-    keys = {"one": rsa.generate_private_key(65537, 2048), "two": ec.generate_private_key(ec.SECP256R1())}
+    keys = {"one": _rsa_key(), "two": ec.generate_private_key(ec.SECP256R1())}
     issuer = OidcIssuer(keys, ["one"], tls=tls)
     service = Listener("issuer", "127.0.0.1", 0, Starlette(routes=[Route("/keys", issuer.publish)]))
     async with open_listeners([service], tls) as at:

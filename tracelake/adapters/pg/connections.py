@@ -11,7 +11,7 @@ from typing import Any, Final
 import asyncpg
 
 from tracelake.errors import DatabaseUnavailable
-from tracelake.runtime.listen import listen
+from tracelake.runtime.postgres import Connection, listen
 
 CHANNEL: Final = "pgqueue"
 CONNECT_SECONDS: Final = 5.0
@@ -70,7 +70,9 @@ class Server:
             if not connection.is_closed():
                 return connection
         settings = {"application_name": "trace queue", "synchronous_commit": "off"}
-        return await asyncpg.connect(self._dsn, timeout=CONNECT_SECONDS, server_settings=settings)
+        return await asyncpg.connect(
+            self._dsn, timeout=CONNECT_SECONDS, server_settings=settings, connection_class=Connection
+        )
 
 
 class QueueListener:

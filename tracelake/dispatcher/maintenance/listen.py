@@ -17,7 +17,7 @@ import asyncpg
 from tracelake.dispatcher.maintenance.loop import stopped
 from tracelake.dispatcher.signal import AfterCommit, Changed, Signal
 from tracelake.dispatcher.tasks.stop_signals import Stops
-from tracelake.runtime.listen import listen, pool_connection
+from tracelake.runtime.postgres import listen, pool_connection
 from tracelake.store.db import OUTAGES
 from tracelake.store.queries import queries
 

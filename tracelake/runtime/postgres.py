@@ -1,11 +1,12 @@
-"""Listens for notifications (NOTIFY) on a channel of Postgres, over outages."""
+"""Connections to Postgres that know the built-in types, and listening for notifications (NOTIFY) over outages."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
-from typing import Any, Final, NoReturn
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import asyncpg
 import structlog
@@ -28,6 +29,44 @@ LOST: Final = (
 """What is raised when the connection cannot be opened or is lost."""
 
 Connect = Callable[[], AbstractAsyncContextManager[Any]]
+
+FIRST_NOT_BUILT_IN: Final = 10_000
+"""Types below this object id are the same in every database; those above belong to one."""
+
+_KNOWN: Final[dict[int, list[Any]]] = {}
+_NOTHING_PREPARED: Final = SimpleNamespace(name="known")
+"""Tells asyncpg that the statement that it was preparing is still prepared."""
+
+if TYPE_CHECKING:
+    AsyncpgConnection = asyncpg.Connection[asyncpg.Record]
+else:
+    AsyncpgConnection = asyncpg.Connection
+
+
+class Connection(AsyncpgConnection):
+    """Asks for each built-in type once per process. It is for `connection_class` of asyncpg.
+
+    asyncpg's own asks on every new connection for the types that it meets there, such as arrays of uuid, with a
+    recursive query of the catalogue: more work for the server than opening the connection.
+    """
+
+    async def _introspect_types(
+        self,
+        typeoids: Iterable[int],
+        timeout: float | None,  # noqa: ASYNC109 - the signature is asyncpg's
+    ) -> tuple[list[Any], Any]:
+        statement: Any = _NOTHING_PREPARED
+        built_in = [oid for oid in typeoids if oid < FIRST_NOT_BUILT_IN]
+        for oid in built_in:
+            if oid not in _KNOWN:
+                _KNOWN[oid], statement = await super()._introspect_types([oid], timeout)  # type: ignore[misc] # not in its types
+        rows = [row for oid in built_in for row in _KNOWN[oid]]
+        if others := [oid for oid in typeoids if oid >= FIRST_NOT_BUILT_IN]:
+            found, statement = await super()._introspect_types(others, timeout)  # type: ignore[misc] # not in its types
+            rows += found
+        return rows, statement
+
+
 OnNotification = Callable[[str | None], None]
 
 

@@ -10,9 +10,9 @@ import asyncpg
 import pytest
 
 from tests.support.waiting import SECONDS
-from tracelake.runtime import listen as module
+from tracelake.runtime import postgres as module
 from tracelake.runtime.background import in_background
-from tracelake.runtime.listen import listen, pool_connection
+from tracelake.runtime.postgres import listen, pool_connection
 from tracelake.store.db import open_pool
 
 pytestmark = pytest.mark.anyio
