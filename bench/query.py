@@ -126,7 +126,7 @@ async def measure(home: Path, size: int, engine: str) -> None:
         queries=results,
         clients=together,
         processor_ms=processor,
-        aims=aims(results["new_group"], together, first, memory["all"]),
+        aims=aims(results["new_group"], together, first_ms=first, restart_ms=restart, memory_mb=memory["all"]),
         first_ms=first,
         restart_ms=restart,
         memory_mb=memory,

@@ -11,10 +11,12 @@ import re
 import signal
 import subprocess
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
 import httpx
+import psutil
 import psycopg
 import pytest
 
@@ -26,6 +28,7 @@ from tests.support.waiting import SECONDS, until
 from tracelake.data.hot.tables import ensure
 from tracelake.data.hot.writer import rewrite
 from tracelake.domain.access.object_names import Folder
+from tracelake.sandbox.process import runs
 from tracelake.settings import QuerySettings
 
 pytestmark = pytest.mark.anyio
@@ -156,6 +159,13 @@ async def test_with_sail_the_process_answers_without_spark_which_has_a_lower_pri
             ([[HOT_ROWS]], "sail"),
         ]
         assert not members(process.pid, "java")
+        killed = sails(process)
+        for sail in killed:
+            sail.kill()
+        again = (await listener.post("/v1/query", json={"sql": COUNT})).json()
+        assert (again["rows"], again["engine"]) == ([[ROWS]], "sail"), "of the next one"
+        assert set(sails(process)).isdisjoint(killed)
+        left = [child.pid for child in psutil.Process(process.pid).children(recursive=True)]
         assert await answered(listener, "SELECT CAST(sum(double(value)) AS BIGINT) AS n FROM orders") == [[TOTAL_VALUE]]
         java = await java_of(process)
         priorities = {os.getpriority(os.PRIO_PROCESS, int(thread.name)) for thread in threads_of(java)}
@@ -164,7 +174,19 @@ async def test_with_sail_the_process_answers_without_spark_which_has_a_lower_pri
         process.terminate()
         await asyncio.to_thread(process.wait)
         assert not family(process.pid)
+        assert not [pid for pid in left if runs(pid)], "of no sandbox either, each of which is a session of its own"
     assert not (tmp_path / "home" / "work" / "sail").exists()
+
+
+def sails(service: subprocess.Popen[bytes]) -> list[psutil.Process]:
+    """The processes that run queries in its sandboxes."""
+    children = psutil.Process(service.pid).children(recursive=True)
+    found = []
+    for child in children:
+        with suppress(psutil.Error):  # it has just ended
+            found += [child] if "pysail" in child.cmdline() else []
+    assert found
+    return found
 
 
 def threads_of(pid: int) -> list[Path]:

@@ -33,6 +33,11 @@ CHOSEN = {
     "a column without a name": ("SELECT max(value + 1) FROM orders", "spark names", [[(ROWS - 1) * 10 + 1]]),
     "a column that Spark names": ("SELECT max(value) FROM orders", "sail same", [[(ROWS - 1) * 10]]),
     "types that are compared": ("SELECT count(*) AS n FROM orders WHERE value = '10'", "spark types", [[1]]),
+    "many operations in a row": (
+        f"SELECT max(value{' + 1' * 150}) AS m FROM orders",  # noqa: S608 - our own words
+        "spark syntax",
+        [[(ROWS - 1) * 10 + 150]],
+    ),
     "a limit of Sail's": (
         "SELECT max(9223372036854775807 - value) AS m, sum(9223372036854775807) AS s FROM orders WHERE value = 0",
         "spark failed",
@@ -52,6 +57,11 @@ async def test_what_sail_runs_the_same_way_runs_there_and_everything_else_on_spa
     assert (answer["engine"], answer["rows"]) == (chosen.partition(" ")[0], rows)
     counted = "trace_query_runs_total", chosen
     assert after[counted] - before.get(counted, 0) == 1
+
+
+async def test_as_many_conditions_as_fit_on_the_stack_are_answered(auto_system: QuerySystem) -> None:
+    text = " AND ".join(["value + 1 > 0"] * 450)
+    assert await auto_system.rows("reader", f"SELECT count(*) AS n FROM orders WHERE {text}") == [[ROWS]]  # noqa: S608
 
 
 async def test_an_error_in_values_is_sparks_although_sail_was_asked_first(auto_system: QuerySystem) -> None:

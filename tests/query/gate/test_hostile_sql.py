@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ from sqlglot import exp
 
 from tests.support.cases.hostile_sql import ATTACKS
 from tests.support.query.sail import Unchecked as PassedOn
-from tests.support.query.sail import as_it_is
+from tests.support.query.sail import as_it_is, open_to_all
 from tests.support.systems.query import ROWS, QuerySystem
 from tracelake.domain.sql.gate import check_sql
 from tracelake.query import answer as answer_module
@@ -38,10 +39,9 @@ class Unchecked:
 
 
 @pytest.fixture
-def file(tmp_path: Path) -> Path:
-    path = tmp_path / "secret.txt"
-    path.write_text(SECRET)
-    return path
+def file() -> Iterator[Path]:
+    with open_to_all(SECRET) as file:
+        yield file
 
 
 @pytest.mark.parametrize("case", ATTACKS)

@@ -10,7 +10,7 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from tests.support.systems.query import FOREVER, ROWS, QuerySystem
+from tests.support.systems.query import FOREVER, ROWS, QuerySystem, another_service
 from tests.support.waiting import until
 from tracelake.errors import Busy
 from tracelake.query.limits.engine_seconds import EngineSeconds
@@ -76,6 +76,29 @@ async def test_queries_above_the_limit_of_an_organisation_are_429_and_another_on
     await rival  # it had its slot, and now the cores
     await system.until_nothing_runs()
     assert await system.rows(ADMIN, COUNT) == [[ROWS]]
+
+
+async def test_the_seconds_of_an_organisation_are_used_up_by_spark_for_sail_too_and_another_one_is_served(
+    system: QuerySystem,
+) -> None:
+    on_spark = FOREVER.replace("sum(", "stddev(")
+    async with another_service(system, engine="auto") as both:
+        try:
+            await limit(both, query_seconds=1)
+
+            async def used_up() -> bool:
+                """The limit is known a second after it was set."""
+                return (await both.refused(ADMIN, on_spark, timeout_seconds=2)) != (504, "query_timeout")
+
+            await until(used_up, "queries are refused")
+            answer = await both.ask(ADMIN, COUNT)
+            assert answer.status_code == 429, answer.text
+            assert "ran for more than 1 s in a minute" in answer.json()["error"]["message"]
+            assert int(answer.headers["retry-after"]) >= 1
+            assert (await both.ask(RIVAL, COUNT)).json()["engine"] == "sail"
+        finally:
+            await limit(both, query_seconds="default")
+        await both.until_nothing_runs()
 
 
 @dataclass

@@ -10,10 +10,13 @@ import random
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
 import pytest
 
 from tests.support.cases.accepted_calls import accepted_calls, all_calls, is_on_sail
 from tests.support.cases.analyst_queries import QUERIES
+from tests.support.cases.edge_values import ON_SAIL as EDGES_ON_SAIL
+from tests.support.cases.edge_values import ON_SPARK as EDGES_ON_SPARK
 from tests.support.cases.engine_parity import (
     FILTERED,
     GROUP,
@@ -28,6 +31,7 @@ from tests.support.cases.engine_parity import (
 )
 from tests.support.cases.made_up_expressions import CLOCKS, MadeUp
 from tests.support.cases.made_up_statements import MadeUpStatements
+from tests.support.cases.sql_bombs import FINE
 from tests.support.query.two_engines import Compared, TwoEngines, two_engines
 from tracelake.domain.sql.functions import CLOCKS_AND_CHANCE, FUNCTIONS
 from tracelake.query.sail.translate.aggregates import AGGREGATES
@@ -45,7 +49,7 @@ ON_SAIL = {*AGGREGATES, *CHOICES, *WRITTEN_ANEW}
 """Beside those of `SAME`."""
 ONLY_WRITTEN = {"repeat", "sha2"}
 """Their number is not taken from a column: by the gate, and by Sail."""
-LEAST = {"plain": 738, "extreme": 707, "nothing": 741, "statements": 138, "analysts": 103}
+LEAST = {"plain": 738, "extreme": 707, "nothing": 741, "statements": 138, "analysts": 103, "similar to bombs": 12}
 """As many expressions and statements run on Sail, and were compared. It may rise."""
 
 
@@ -108,6 +112,31 @@ async def test_statements_give_the_same_on_both_engines(engines: TwoEngines) -> 
         compared += await engines.compare(text)
     assert not compared.differences, "\n".join(compared.differences)
     assert len(compared.same) >= LEAST["statements"]
+
+
+@pytest.mark.parametrize("edge", EDGES_ON_SAIL)
+async def test_at_each_edge_sail_answers_what_spark_answers_or_leaves_it_to_spark(
+    engines: TwoEngines, edge: str
+) -> None:
+    texts = {*EDGES_ON_SAIL[edge], *EDGES_ON_SPARK[edge]}
+    statements = sorted(text for text in texts if text.startswith("SELECT "))
+    compared = await engines.compare_columns(ROW, "extreme", sorted(texts.difference(statements)))
+    for text in statements:
+        compared += await engines.compare(text)
+    assert not compared.differences, "\n".join(compared.differences)
+    assert compared.same == {*EDGES_ON_SAIL[edge]}, compared.routed
+    assert not [reason for reason in compared.routed.values() if reason.startswith("InvalidSql")]
+
+
+async def test_accepted_queries_that_are_similar_to_bombs_give_the_same_on_both_engines(engines: TwoEngines) -> None:
+    rows = {"id": range(1, 9), "name": [f"0x{n}aB" for n in range(8)], "a": [[str(n), "b"][: n % 3] for n in range(8)]}
+    types = {"id": "bigint", "name": "string", "a": "array<string>"}
+    engines.add("granted", pa.table(rows), types)
+    compared = Compared()
+    for text in FINE.values():
+        compared += await engines.compare(text)
+    assert not compared.differences, "\n".join(compared.differences)
+    assert len(compared.same) >= LEAST["similar to bombs"]
 
 
 @pytest.mark.long

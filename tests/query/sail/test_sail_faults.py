@@ -7,7 +7,7 @@ import json
 import os
 import signal
 import subprocess
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 from uuid import UUID, uuid4
@@ -17,10 +17,10 @@ import pytest
 
 from tests.support import ROOT
 from tests.support.child_process import program
-from tests.support.query.false_connect import batch, complete, false_connect, schema_of_longs
+from tests.support.query.false_connect import WRONG_ANSWERS, false_connect
 from tests.support.query.sail import SailSystem, sail_system, small_disk
 from tests.support.waiting import until
-from tracelake.errors import EngineLost, QueryTimeout, ResultTooLarge
+from tracelake.errors import EngineLost, QueryTimeout
 from tracelake.lite.seaweedfs import SeaweedFS
 from tracelake.query.checked_query import FileFacts
 from tracelake.query.engine import CannotRun
@@ -128,33 +128,6 @@ async def test_a_bomb_costs_its_organisation_one_process_and_its_neighbours_are_
     assert set(system.pids(other)) == untouched
 
 
-FALSE: dict[str, tuple[Callable[[], Iterable[bytes]], type[Exception]]] = {
-    "no message": (lambda: [b"\xff\xff\xff\xff"], CannotRun),
-    "rows that are no Arrow": (lambda: [schema_of_longs("n"), batch(b"not arrow"), complete()], CannotRun),
-    "cut Arrow": (lambda: [schema_of_longs("n"), batch(arrow(n=[1, 2])[:-40]), complete()], CannotRun),
-    "no end": (lambda: [schema_of_longs("n"), batch(arrow(n=[1]))], CannotRun),
-    "more after the end": (lambda: [schema_of_longs("n"), complete(), batch(arrow(n=[1]))], CannotRun),
-    "no schema": (lambda: [batch(arrow(n=[1])), complete()], CannotRun),
-    "another type": (lambda: [schema_of_longs("n"), batch(arrow(n=["x"])), complete()], CannotRun),
-    "another column": (lambda: [schema_of_longs("n", "m"), batch(arrow(n=[1])), complete()], CannotRun),
-    "rows without end": (lambda: endless(arrow(n=list(range(20_000)))), ResultTooLarge),
-    "nothing": (list, CannotRun),
-}
-
-
-def arrow(**columns: list[object]) -> bytes:
-    table, sink = pa.table(columns), pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, table.schema) as writer:
-        writer.write_table(table)
-    return bytes(sink.getvalue().to_pybytes())
-
-
-def endless(data: bytes) -> Iterator[bytes]:
-    yield schema_of_longs("n")
-    while True:
-        yield batch(data)
-
-
 async def test_answers_that_break_the_protocol_are_never_rows(system: SailSystem, tmp_path: Path) -> None:
     await counted(system)
     server = system.server()
@@ -162,7 +135,7 @@ async def test_answers_that_break_the_protocol_are_never_rows(system: SailSystem
     with false_connect(tmp_path) as (false, address):
         server._client = ConnectClient(address, 1024 * 1024)
         try:
-            for what, (answers, error) in FALSE.items():
+            for what, (answers, error) in WRONG_ANSWERS.items():
                 false.answers = answers
                 with pytest.raises(error):
                     assert await counted(system) is None, what

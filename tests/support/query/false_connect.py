@@ -7,8 +7,12 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
+import pyarrow as pa
+
+from tracelake.errors import ResultTooLarge
+from tracelake.query.engine import CannotRun
 from tracelake.query.sail.connect import load_grpc
 
 SERVICE = "/spark.connect.SparkConnectService/"
@@ -86,3 +90,31 @@ def batch(data: bytes, rows: int = 1) -> bytes:
 
     rows_of = proto.ExecutePlanResponse.ArrowBatch(data=data, row_count=rows)
     return bytes(proto.ExecutePlanResponse(arrow_batch=rows_of).SerializeToString())
+
+
+def arrow(**columns: list[object]) -> bytes:
+    table, sink = pa.table(columns), pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    return bytes(sink.getvalue().to_pybytes())
+
+
+def endless(data: bytes) -> Iterator[bytes]:
+    yield schema_of_longs("n")
+    while True:
+        yield batch(data)
+
+
+WRONG_ANSWERS: Final[dict[str, tuple[Callable[[], Iterable[bytes]], type[Exception]]]] = {
+    "no message": (lambda: [b"\xff\xff\xff\xff"], CannotRun),
+    "rows that are no Arrow": (lambda: [schema_of_longs("n"), batch(b"not arrow"), complete()], CannotRun),
+    "cut Arrow": (lambda: [schema_of_longs("n"), batch(arrow(n=[1, 2])[:-40]), complete()], CannotRun),
+    "no end": (lambda: [schema_of_longs("n"), batch(arrow(n=[1]))], CannotRun),
+    "more after the end": (lambda: [schema_of_longs("n"), complete(), batch(arrow(n=[1]))], CannotRun),
+    "no schema": (lambda: [batch(arrow(n=[1])), complete()], CannotRun),
+    "another type": (lambda: [schema_of_longs("n"), batch(arrow(n=["x"])), complete()], CannotRun),
+    "another column": (lambda: [schema_of_longs("n", "m"), batch(arrow(n=[1])), complete()], CannotRun),
+    "rows without end": (lambda: endless(arrow(n=list(range(20_000)))), ResultTooLarge),
+    "nothing": (list, CannotRun),
+}
+"""Answers to a query for one column `n`, and what becomes of the query."""

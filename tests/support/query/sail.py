@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import io
+import os
 import subprocess
+import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 from uuid import UUID, uuid4
 
 import pyarrow as pa
@@ -28,6 +30,9 @@ from tracelake.settings import QuerySettings
 from tracelake.wire.task.markers import ColumnEntry
 
 FOLDER = Folder.parse("s3://trace/tables/")
+NOBODY: Final = 65534
+"""A user without rights."""
+PLACES: Final = tuple(map(Path, (tempfile.gettempdir(), "/tmp", "/dev/shm")))  # noqa: S108 - open to all users
 
 
 @dataclass
@@ -123,3 +128,21 @@ def small_disk(folder: Path) -> Iterator[None]:
         yield
     finally:
         subprocess.run(["umount", "-l", folder], check=True)
+
+
+@contextmanager
+def open_to_all(text: str) -> Iterator[Path]:
+    """A file that every user may read, in a folder that every user may write: nothing but a sandbox hides it."""
+    with tempfile.TemporaryDirectory(dir=next(filter(_is_open, PLACES))) as name:
+        file = Path(name) / "secret.txt"
+        file.parent.chmod(0o777)
+        file.write_text(text)
+        file.chmod(0o644)
+        if os.geteuid() == 0:
+            found = subprocess.run(["cat", file], check=True, capture_output=True, user=NOBODY, group=NOBODY)
+            assert found.stdout.decode() == text, "a user without rights reads it outside of a sandbox"
+        yield file
+
+
+def _is_open(folder: Path) -> bool:
+    return folder.is_dir() and all(place.stat().st_mode & 0o001 for place in (folder, *folder.parents))

@@ -15,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from contextvars import copy_context
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID, uuid4
@@ -34,7 +35,7 @@ from tracelake.query.sail.plans import Plan
 from tracelake.query.sail.pool import SailPool
 from tracelake.query.sail.server import SailServer
 from tracelake.query.sail.tables import tables_of
-from tracelake.query.sail.translate.translate import ForSail, translated
+from tracelake.query.sail.translate.translate import ForSail, is_too_deep, translated
 from tracelake.query.sail.translate.types import NotOnSail
 from tracelake.runtime.metrics import Metrics
 from tracelake.settings import FlowSettings, QuerySettings
@@ -51,6 +52,8 @@ QUIET_SHARE: Final = 0.2
 DYING_SECONDS: Final = 1.0
 """A killed process's connection is closed a moment before the process has ended."""
 LATEST_SECONDS: Final = 0.5
+LARGE: Final = 500
+"""Parts of a query that takes long to be written for Sail: it is written in a thread, and not on the event loop."""
 LOST: Final = ("UNAVAILABLE", "CANCELLED", "DEADLINE_EXCEEDED")
 """Of a call, and not of a query: only calls that every server answers at once have a deadline."""
 OUT_OF_MEMORY: Final = ("Resources exhausted", "memory pool")
@@ -92,10 +95,9 @@ class SailEngine:
 
     async def run(self, query: CheckedQuery) -> QueryResult:
         self._spent.check(query.caller.org_id, query.caller.limits.query_seconds)
-        written = self._written(query)
         try:
             async with asyncio.timeout(query.answer_within):
-                return await self._run_twice(query, written)
+                return await self._run_twice(query, await self._written(query))
         except TimeoutError:
             raise query_timeout(query) from None
 
@@ -106,12 +108,14 @@ class SailEngine:
         await self._pool.close()
         self._threads.shutdown(wait=False, cancel_futures=True)
 
-    def _written(self, query: CheckedQuery) -> ForSail | None:
+    async def _written(self, query: CheckedQuery) -> ForSail | None:
         """Return the query for Sail, before it takes a slot or a process; None where columns are in Postgres."""
         if any(relation.hot for relation in query.relations.values()):
             return None
+        write = partial(self._translate, query.checked, query.relations)
+        is_large = sum(1 for _ in islice(query.checked.tree.walk(), LARGE + 1)) > LARGE
         try:
-            return self._translate(query.checked, query.relations)
+            return await asyncio.to_thread(write) if is_large else write()
         except NotOnSail as error:
             raise CannotRun(error.reason) from None
 
@@ -244,6 +248,8 @@ class SailEngine:
                 raise CannotRun("failed") from None
             raise _engine_lost() from None  # the channel was closed, because the process was ended
         except Exception as error:  # noqa: BLE001 - whatever it sent, it is no answer
+            if is_too_deep(error):
+                raise CannotRun("syntax") from None
             log.warning(
                 "Sail gave no answer that can be read", kind=type(error).__name__
             )  # its text may be the query's

@@ -12,11 +12,13 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from sqlglot import exp
+from sqlglot.errors import SqlglotError
 
 from tracelake.domain.sql.functions import AGGREGATES
 from tracelake.domain.sql.gate import CheckedSql
 from tracelake.query.checked_query import Relation
 from tracelake.query.sail.translate.expressions import KEYS, Expressions
+from tracelake.query.sail.translate.nesting import refuse_nested
 from tracelake.query.sail.translate.places import refuse_merged_lists
 from tracelake.query.sail.translate.scopes import Columns, Scope
 from tracelake.query.sail.translate.types import WHOLES, NotOnSail, family, wider
@@ -42,6 +44,20 @@ class ForSail:
 
 def translated(checked: CheckedSql, relations: Mapping[str, Relation]) -> ForSail:
     """Return the query for Sail; raises `NotOnSail` for what Spark runs."""
+    try:
+        return _translated(checked, relations)
+    except (RecursionError, SqlglotError) as error:
+        if not is_too_deep(error):
+            raise
+        raise NotOnSail("syntax", "deep") from None
+
+
+def is_too_deep(error: Exception) -> bool:
+    """Whether Python's stack was too small for a query. Some of sqlglot's functions raise an error of their own."""
+    return isinstance(error, RecursionError) or isinstance(error.__cause__, RecursionError)
+
+
+def _translated(checked: CheckedSql, relations: Mapping[str, Relation]) -> ForSail:
     tables = {
         name.casefold(): [(item.name, item.type) for item in relation.columns] for name, relation in relations.items()
     }
@@ -53,6 +69,7 @@ def translated(checked: CheckedSql, relations: Mapping[str, Relation]) -> ForSai
         raise NotOnSail("types", "void")
     _refuse_one_name_for_two(tree)
     refuse_merged_lists(tree)
+    refuse_nested(tree)
     return ForSail(replace(checked, tree=tree), [type_ for _, type_ in columns])
 
 
