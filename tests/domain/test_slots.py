@@ -18,14 +18,14 @@ from tracelake.domain.sources.schedule import Dst, Schedule
 MINUTE = timedelta(minutes=1)
 FIRST, LAST = datetime(2020, 1, 1, tzinfo=UTC), datetime(2036, 1, 1, tzinfo=UTC)
 ZONES = (
-    "UTC",
+    "Antarctica/Troll",  # by two hours
     "Europe/Berlin",
     "Europe/London",
     "Europe/Dublin",  # winter time is the exception there
-    "Europe/Moscow",
+    "Africa/Juba",  # another offset since 2021
     "Europe/Lisbon",
     "America/New_York",
-    "America/Sao_Paulo",
+    "America/Asuncion",  # at midnight
     "America/St_Johns",  # half an hour beside its neighbours
     "America/Santiago",  # at midnight
     "America/Havana",  # at midnight
@@ -33,7 +33,7 @@ ZONES = (
     "Asia/Tehran",  # at midnight, until 2022
     "Asia/Beirut",  # at midnight
     "Asia/Gaza",  # by dates of its own
-    "Asia/Kathmandu",
+    "America/Nuuk",  # an hour before midnight, with another offset since 2023
     "Africa/Casablanca",  # twice a year, by Ramadan
     "Africa/Cairo",  # at midnight, since 2023
     "Australia/Lord_Howe",  # by half an hour
@@ -117,6 +117,7 @@ def expand(field: str, most: int) -> set[int]:
 @pytest.mark.parametrize("rule", list(Dst))
 @pytest.mark.parametrize("zone", ZONES)
 def test_slots_around_every_change_of_a_clock_are_those_of_a_walk_over_the_minutes(zone: str, rule: Dst) -> None:
+    assert transitions(zone), "a zone whose clock never changes shows nothing"
     for number, change in enumerate(transitions(zone)):
         times = TIMES[number % len(TIMES)] if number else TIMES[0]
         for wanted in {times, *TIMES[:3]}:  # those that a change of clocks skips or repeats, also at midnight
@@ -128,7 +129,7 @@ def test_slots_around_every_change_of_a_clock_are_those_of_a_walk_over_the_minut
 
 @pytest.mark.parametrize("zone", ZONES)
 def test_a_slot_is_the_same_whenever_it_is_asked_for(zone: str) -> None:
-    for change in transitions(zone)[:4] or (datetime(2025, 6, 1, tzinfo=UTC),):
+    for change in transitions(zone)[:4]:
         schedule, start = Schedule("15,45 1-3 * * *", zone), change - timedelta(hours=30)
         slots = list(islice(schedule.slots_after(start), 20))
         for before, slot in pairwise(slots):

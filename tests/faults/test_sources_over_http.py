@@ -44,9 +44,11 @@ HOOK = "/v1/hooks/default/desk/hook"
 
 
 @asynccontextmanager
-async def public(system: System, clock: Path | None = None) -> AsyncIterator[httpx.AsyncClient]:
-    """A user of the public API, of a system that has just started and has the DAG."""
-    system.dispatcher(hook_secrets={"key": SECRET})
+async def public(
+    system: System, clock: Path | None = None, dispatchers_clock: Path | None = None
+) -> AsyncIterator[httpx.AsyncClient]:
+    """A user of the public API, of a system that has just started and has the DAG. `clock`: of the scheduler."""
+    system.dispatcher(hook_secrets={"key": SECRET}, clock=dispatchers_clock)
     key, port = ec.generate_private_key(ec.SECP256R1()), free_port()
     pem = public_pem(key)
     system.gateway(port, pem)
@@ -87,9 +89,15 @@ async def test_a_slot_becomes_a_task_downstream_whatever_the_clock_of_the_schedu
         assert {slot["reason"] for slot in shown["slots"]} == {None}
 
 
-async def test_a_signed_call_becomes_a_task_downstream_and_others_are_answered_as_they_deserve(system: System) -> None:
+@pytest.mark.parametrize("wrong_by", [0, 10 * 365 * 86_400])
+async def test_a_signed_call_becomes_a_task_downstream_and_others_are_answered_as_they_deserve(
+    system: System, tmp_path: Path, wrong_by: int
+) -> None:
+    """Whatever the clock of the Dispatcher says: a signed time is compared with that of Postgres."""
+    clock = tmp_path / "wrong_by"
+    clock.write_text(str(wrong_by))
     async with (
-        public(system) as user,
+        public(system, dispatchers_clock=clock) as user,
         AsyncClient(base_url=user.base_url, verify=ssl.create_default_context(cafile=system.tls.ca)) as http,
     ):
         body = json.dumps({"n": 1}).encode()

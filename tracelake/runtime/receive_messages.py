@@ -41,10 +41,13 @@ class FreeSlots:
 
     def take_for(self, task: asyncio.Task[Any]) -> None:
         """Takes a slot until the task has ended."""
-        self.free -= 1
-        task.add_done_callback(self._release)
+        self.take(1)
+        task.add_done_callback(lambda _: self.release())
 
-    def _release(self, _task: asyncio.Task[Any]) -> None:
+    def take(self, count: int) -> None:
+        self.free -= count
+
+    def release(self) -> None:
         self.free += 1
         self._freed.set()
 

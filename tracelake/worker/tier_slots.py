@@ -28,19 +28,19 @@ class TierSlots:
         # A slot that bulk frees may be its only one, also while others are free.
         return Ask(queues, free, again_when_freed=self._bulk_running > 0)
 
-    def received(self, deliveries: Sequence[Delivery]) -> None:
+    def take_for(self, deliveries: Sequence[Delivery]) -> None:
+        """Each takes a slot, until it is freed."""
         bulk = sum(self._is_bulk(delivery) for delivery in deliveries)
         self._shares.took(self._wanted, len(deliveries) - bulk, bulk)
+        self._bulk_running += bulk
+        self.slots.take(len(deliveries))
 
-    def take_for(self, task: asyncio.Task[Any], delivery: Delivery) -> None:
-        """Takes a slot until the task has ended."""
-        if self._is_bulk(delivery):
-            self._bulk_running += 1
-            task.add_done_callback(self._bulk_ended)  # before the slot is free
-        self.slots.take_for(task)
+    def free_after(self, task: asyncio.Task[Any], delivery: Delivery) -> None:
+        task.add_done_callback(lambda _: self.free(delivery))
 
-    def _bulk_ended(self, _task: asyncio.Task[Any]) -> None:
-        self._bulk_running -= 1
+    def free(self, delivery: Delivery) -> None:
+        self._bulk_running -= self._is_bulk(delivery)  # before the slot is free
+        self.slots.release()
 
     def _is_bulk(self, delivery: Delivery) -> bool:
         return delivery.queue == self._queues[Priority.BULK]

@@ -214,6 +214,20 @@ async def test_bulk_tasks_leave_a_slot_to_new_data_and_get_their_share_while_bot
     await ended([*bulk, *normal])
 
 
+async def test_a_freed_slot_goes_to_the_organisation_that_has_the_fewest() -> None:
+    slots, many, few = Slots(running=3, waiting=9, seconds=60), uuid4(), uuid4()
+    for _ in range(3):
+        await slots.take("user", many)
+    waits = [asyncio.create_task(slots.take("user", many)) for _ in range(3)]
+    await asyncio.sleep(0)
+    other = asyncio.create_task(slots.take("user", few))
+    await asyncio.sleep(0)
+    slots.give_back("user", many)
+    await asyncio.wait_for(other, SECONDS)
+    assert slots.waiting == len(waits), "though all of them waited longer"
+    await ended(waits)
+
+
 async def test_a_freed_slot_lets_all_begin_that_waited_for_different_limits() -> None:
     slots = Slots(running=6, waiting=9, seconds=60, kept=Reserved(for_users=4), per_org=3)
     ours, theirs, third = uuid4(), uuid4(), uuid4()
