@@ -206,6 +206,16 @@ SELECT m.dag_name, m.dag_version_id, m.former_version_id, c.dag_version_id AS ac
  WHERE m.release_id = $1
  ORDER BY m.dag_name;
 
+-- name: find_serving_group
+-- The release that serves, and the other DAGs of it, if a DAG ($1, $2: organisation, name) is one of several in it and a
+-- version ($3) is the one that it replaced.
+SELECT m.release_id, ARRAY(SELECT o.dag_name FROM release_members o
+                            WHERE o.release_id = m.release_id AND o.dag_name <> m.dag_name ORDER BY 1) AS others
+  FROM release_members m
+  JOIN releases r ON r.id = m.release_id AND r.state = 'Serving'
+ WHERE m.org_id = $1 AND m.dag_name = $2 AND m.former_version_id = $3
+   AND EXISTS (SELECT FROM release_members o WHERE o.release_id = m.release_id AND o.dag_name <> m.dag_name);
+
 -- name: end_building
 -- The versions of a release are no longer built beside the active ones.
 UPDATE release_members SET builds = false WHERE release_id = $1;
