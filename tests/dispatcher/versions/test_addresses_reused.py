@@ -145,10 +145,14 @@ async def test_a_plan_counts_what_is_built_for_an_edited_list_and_other_edits_bu
     """Also of what is behind a job whose query is edited too, and of partitions whose content is not known."""
     both = dag(USDC, DAI, WETH).replace("SELECT * FROM picked", "SELECT *, 1 AS one FROM picked")
     assert await planned(control, org, both) == {"picked": figures({"10-19", "30-39"}), "behind[0]": figures(set(ROWS))}
-    sizes = {row.dataset: (row.rows, row.bytes > 0) for row in (await plan(control, org, dag(USDC, DAI, WETH))).datasets}
+    sizes = {
+        row.dataset: (row.rows, row.bytes > 0) for row in (await plan(control, org, dag(USDC, DAI, WETH))).datasets
+    }
     assert sizes == {"ask[0]": (0, False), "picked": (1, True), "behind[0]": (1, True)}
-    held = "UPDATE partition_versions SET content_hash = NULL WHERE partition_key = '0-9' AND location LIKE '%' || $1 || '%'"
-    await control.pool.execute(held, await control.pool.fetchval("SELECT id::text FROM datasets WHERE name = 'picked'"))
+    await control.pool.execute(
+        "UPDATE partition_versions p SET content_hash = NULL FROM datasets d"
+        " WHERE d.id = p.dataset_uuid AND d.name = 'picked' AND p.partition_key = '0-9'"
+    )
     more = {"0-9", "10-19", "30-39"}
     found = await planned(control, org, dag(USDC, DAI, WETH))
     assert found == {"picked": figures(more), "behind[0]": figures({"10-19", "30-39"})}

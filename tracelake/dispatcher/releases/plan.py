@@ -14,6 +14,7 @@ import msgspec
 
 from tracelake.dispatcher.dags.deploy import Runtimes
 from tracelake.dispatcher.dags.proposals import other_proposals
+from tracelake.dispatcher.releases.estimate_added import input_size
 from tracelake.dispatcher.releases.predict_blocks import predict_blocks
 from tracelake.dispatcher.releases.predict_changes import FormerJob, PredictedChanges, predict_changes
 from tracelake.dispatcher.releases.resolve import Change, Member, Pointer, resolve
@@ -24,9 +25,7 @@ from tracelake.domain.ranges import Range, format_partition_key
 from tracelake.store.queries import Queryable, Row, fetch_rows, queries
 from tracelake.wire.user.releases import Action, Cause, Plan, PlannedDag, PlannedDataset, UnreadChange
 
-VOLATILE = frozenset(
-    {"partitions", "reused", "rows", "bytes", "ranges", "more_ranges", "seconds", "requests", "users"}
-)
+VOLATILE = frozenset({"partitions", "reused", "rows", "bytes", "ranges", "more_ranges", "seconds", "requests", "users"})
 """What changes with every commit and query: not part of a plan's hash."""
 RANGES = 100
 """Of a dataset: so many are listed at most."""
@@ -95,8 +94,9 @@ async def _measure(database: Queryable, change: Change) -> _Known:
     sql, names = queries("releases"), [member.new.dag.name for member in change.members]
     generations = {pointer.dataset_version for pointer in change.pointers}
     generations |= {generation for member in change.members for generation in member.generations.values()}
+    generations |= {generation for member in change.members for generation in member.new.basis.foreign.values()}
     datasets = list({dataset for member in change.members for dataset in member.generations})
-    sizes = await _sizes(database, dict.fromkeys(generations))
+    sizes = await fetch_rows(database, sql["measure_generations"], GenerationSize, list(generations), RANGES)
     uses = await fetch_rows(database, sql["measure_jobs"], JobUse, change.org, names)
     users = await fetch_rows(database, sql["count_query_users"], QueryUsers, change.org, datasets)
     jobs = await fetch_rows(database, sql["list_job_hashes"], FormerJob, change.org, names)
@@ -112,18 +112,19 @@ async def _measure(database: Queryable, change: Change) -> _Known:
     )
 
 
-async def _sizes(database: Queryable, blocks: Mapping[UUID, str | None]) -> list[GenerationSize]:
-    """Of each generation all, or what overlaps these blocks; none if nothing does."""
-    asked = list(blocks), list(blocks.values()), RANGES
-    return await fetch_rows(database, queries("releases")["measure_generations"], GenerationSize, *asked)
-
-
 async def _measure_built(database: Queryable, predicted: PredictedChanges) -> Mapping[UUID, GenerationSize]:
     blocks = await predict_blocks(database, predicted)
     found = {generation: blocks.built(dataset) for dataset, generation in predicted.served.items()}
     known = {generation: _multirange(spans) for generation, spans in found.items() if spans is not None}
-    nothing = {generation: GenerationSize(generation, 0, 0, 0, False, [], [], 0) for generation in known}
-    return nothing | {row.dataset_version: row for row in (await _sizes(database, known) if known else ())}
+    if not known:
+        return {}
+    asked = list(known), RANGES, list(known.values())
+    rows = await fetch_rows(database, queries("releases")["measure_built"], GenerationSize, *asked)
+    return {generation: _nothing(generation) for generation in known} | {row.dataset_version: row for row in rows}
+
+
+def _nothing(generation: UUID) -> GenerationSize:
+    return GenerationSize(generation, partitions=0, rows=0, bytes=0, hashed=False, starts=[], stops=[], ranges=0)
 
 
 def _multirange(spans: Sequence[Range]) -> str:
@@ -186,13 +187,23 @@ class _Dataset:
         unread = self.known.predicted.unread(self.id)
         if unread is not None:
             return self._unread(unread, generation)
-        return self._row(self._cause(), "build", generation)
+        row = self._row(self._cause(), "build", generation)
+        return row if self.served is not None else self._added(row)
+
+    def _added(self, row: PlannedDataset) -> PlannedDataset:
+        """Nothing is known of its rows: only how much its job has to process."""
+        size = input_size(self.known.predicted, self.known.sizes, self.id)
+        if size is None:
+            return row
+        more = size.ranges - len(size.starts)
+        return msgspec.structs.replace(row, partitions=size.partitions, ranges=size.listed, more_ranges=more)
 
     def _unread(self, unread: Sequence[UnreadChange], generation: UUID) -> PlannedDataset:
         """Nothing is to be built: each partition of the active generation is one of the new one."""
         row = self._row("upstream", "reuse", generation)
-        none = {"partitions": 0, "rows": 0, "bytes": 0, "ranges": [], "more_ranges": 0, "seconds": None, "requests": None}
-        return msgspec.structs.replace(row, **none, reused=row.partitions, unread=list(unread))
+        none = {"partitions": 0, "rows": 0, "bytes": 0, "seconds": None, "requests": None}
+        nowhere = {"ranges": [], "more_ranges": 0}
+        return msgspec.structs.replace(row, **none, **nowhere, reused=row.partitions, unread=list(unread))
 
     def dropped(self) -> PlannedDataset:
         return self._row("removed", "drop", None)

@@ -15,7 +15,7 @@ from tracelake.dispatcher.dags.columns_read import columns_read
 from tracelake.dispatcher.releases.predict_changes import (
     FormerJob,
     PredictedChanges,
-    Written,
+    WrittenDataset,
     is_wired_as_before,
 )
 from tracelake.domain.dag.catalog import SAME
@@ -63,7 +63,7 @@ class PredictedBlocks:
             return None
         return _joined([self.listed.get(former.job_id, ()), *(self._read(written, i) for i in written.job.inputs)])
 
-    def _read(self, written: Written, item: DagInput) -> Blocks:
+    def _read(self, written: WrittenDataset, item: DagInput) -> Blocks:
         """Where the rows of an input differ in columns that its job reads."""
         dataset = self.changes.dataset_of(written.member, item)
         if dataset is None or self.changes.of(dataset) == SAME:
@@ -95,7 +95,7 @@ def _edited_lists(changes: PredictedChanges) -> Iterable[tuple[UUID, Sequence[by
             yield former.job_id, sorted(listed.addresses ^ set(former.addresses or ()))
 
 
-def _former(changes: PredictedChanges, written: Written) -> FormerJob | None:
+def _former(changes: PredictedChanges, written: WrittenDataset) -> FormerJob | None:
     """The job of the active version, if it differs in nothing but its list of addresses."""
     job, former = written.job, changes.former.get((written.member.new.dag.name, written.job.name))
     if former is None or former.memo_hash is None or former.memo_hash != memo_hash(job, operators().get(job.operator)):

@@ -39,7 +39,7 @@ class FormerJob(Row, frozen=True):
 
 
 @dataclass(frozen=True)
-class Written:
+class WrittenDataset:
     """Which job of which member writes a dataset, and where in its outputs."""
 
     member: Member
@@ -53,7 +53,7 @@ class PredictedChanges:
     former: Mapping[tuple[str, str], FormerJob]
     is_hashed: Callable[[UUID], bool]
     """Whether the columns of every partition of a generation have hashes."""
-    written: Mapping[UUID, Written]
+    written: Mapping[UUID, WrittenDataset]
     served: Mapping[UUID, UUID]
     named: Mapping[str, UUID]
     """The datasets that members publish, by name."""
@@ -109,7 +109,7 @@ class PredictedChanges:
         dataset = self.dataset_of(member, item)
         return dataset is not None and self.generation_of(dataset) not in {None, self.served.get(dataset)}
 
-    def _unread(self, written: Written, item: DagInput) -> UnreadChange:
+    def _unread(self, written: WrittenDataset, item: DagInput) -> UnreadChange:
         changed = sorted(self.of_input(written.member, item) or ())
         return UnreadChange(input=item.name, changed=changed, read=columns_read(written.job, item))
 
@@ -130,14 +130,14 @@ class PredictedChanges:
 
 
 def predict_changes(change: Change, former: Sequence[FormerJob], is_hashed: Callable[[UUID], bool]) -> PredictedChanges:
-    written: dict[UUID, Written] = {}
+    written: dict[UUID, WrittenDataset] = {}
     named: dict[str, UUID] = {}
     for member in change.members:
         ids = dataset_ids(member.new.dag, change.org)
         for job in member.new.dag.jobs:
             for place, output in enumerate(job.outputs):
                 if output.dataset is None:
-                    written[ids[JobOutput(job.name, output.index)]] = Written(member, job, place)
+                    written[ids[JobOutput(job.name, output.index)]] = WrittenDataset(member, job, place)
         named |= {str(item.name): ids[JobOutput(item.job, item.output)] for item in member.new.dag.publish}
     served = {pointer.dataset_uuid: pointer.dataset_version for pointer in change.pointers}
     jobs = {(job.dag_name, job.job_name): job for job in former}

@@ -46,19 +46,33 @@ SELECT d.producer_dag_name AS dag_name, s.dataset_uuid, s.dataset_version, d.nam
  WHERE c.org_id = $1 AND c.dag_name = ANY ($2::text[]);
 
 -- name: measure_generations
--- How much these generations ($1) hold now, whether the columns of all of it have hashes, the first $3 of their blocks, and of
--- how many ranges these are. Where blocks are named beside it ($2), only of these, and of partitions whose content is not known.
+-- How much these generations ($1) hold now, whether the columns of all of it have hashes, the first $2 of their blocks, and of
+-- how many ranges these are.
 SELECT m.dataset_version, m.partitions, m.rows, m.bytes, m.hashed, l.starts, l.stops, l.ranges
   FROM (SELECT p.dataset_version, count(*) AS partitions, coalesce(sum(p.row_count), 0)::bigint AS rows,
                coalesce(sum(p.bytes), 0)::bigint AS bytes, bool_and(p.column_hashes IS NOT NULL) AS hashed,
                range_agg(p.block_range) AS blocks
-          FROM unnest($1::uuid[], $2::text[]) AS a (dataset_version, blocks)
-          JOIN partition_versions p ON p.dataset_version = a.dataset_version AND p.valid_to IS NULL
-         WHERE a.blocks IS NULL OR p.content_hash IS NULL OR p.block_range && a.blocks::int8multirange
+          FROM partition_versions p
+         WHERE p.dataset_version = ANY ($1::uuid[]) AND p.valid_to IS NULL
          GROUP BY 1) m
  CROSS JOIN LATERAL (
-     SELECT coalesce(array_agg(lower(r.blocks) ORDER BY r.n) FILTER (WHERE r.n <= $3), '{}') AS starts,
-            coalesce(array_agg(upper(r.blocks) ORDER BY r.n) FILTER (WHERE r.n <= $3), '{}') AS stops, count(*) AS ranges
+     SELECT coalesce(array_agg(lower(r.blocks) ORDER BY r.n) FILTER (WHERE r.n <= $2), '{}') AS starts,
+            coalesce(array_agg(upper(r.blocks) ORDER BY r.n) FILTER (WHERE r.n <= $2), '{}') AS stops, count(*) AS ranges
+       FROM unnest(m.blocks) WITH ORDINALITY AS r (blocks, n)) l;
+
+-- name: measure_built
+-- The same of what is built again of each generation: of the blocks beside it ($3), and of partitions whose content is not known.
+SELECT m.dataset_version, m.partitions, m.rows, m.bytes, m.hashed, l.starts, l.stops, l.ranges
+  FROM (SELECT p.dataset_version, count(*) AS partitions, coalesce(sum(p.row_count), 0)::bigint AS rows,
+               coalesce(sum(p.bytes), 0)::bigint AS bytes, bool_and(p.column_hashes IS NOT NULL) AS hashed,
+               range_agg(p.block_range) AS blocks
+          FROM unnest($1::uuid[], $3::text[]) AS a (dataset_version, blocks)
+          JOIN partition_versions p ON p.dataset_version = a.dataset_version AND p.valid_to IS NULL
+         WHERE p.content_hash IS NULL OR p.block_range && a.blocks::int8multirange
+         GROUP BY 1) m
+ CROSS JOIN LATERAL (
+     SELECT coalesce(array_agg(lower(r.blocks) ORDER BY r.n) FILTER (WHERE r.n <= $2), '{}') AS starts,
+            coalesce(array_agg(upper(r.blocks) ORDER BY r.n) FILTER (WHERE r.n <= $2), '{}') AS stops, count(*) AS ranges
        FROM unnest(m.blocks) WITH ORDINALITY AS r (blocks, n)) l;
 
 -- name: find_listed_blocks

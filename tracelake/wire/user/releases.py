@@ -56,7 +56,7 @@ class PlannedDataset(Message, frozen=True):
     generation: UUID | None
     former: UUID | None
     partitions: int
-    """Of the active generation: about as many are to be built."""
+    """Of the active generation, or of what the job of a new dataset reads: about as many are to be built."""
     reused: int
     """Partitions that the generation has already, or whose files are expected to be used again."""
     rows: int
