@@ -198,7 +198,9 @@ async def test_one_dag_of_a_group_cannot_go_back_alone_and_all_of_them_can(contr
     await build(control)
     before = await served(control)
     for dag, other in (("shop", "mill"), ("mill", "shop")):
-        with pytest.raises(Conflict, match=f"'{dag}' was released together with {other}, and cannot go back") as refused:
+        with pytest.raises(
+            Conflict, match=f"'{dag}' was released together with {other}, and cannot go back"
+        ) as refused:
             await activate_dag(control, org.id, dag, former[dag])
         assert (refused.value.where, f"trace release rollback {release}" in (refused.value.hint or "")) == (dag, True)
     assert (await served(control), await state_of(control, org, release)) == (before, "Serving")

@@ -55,6 +55,5 @@ async def _refuse_split(connection: Connection, org_id: UUID, dag_name: str, ver
         raise Conflict(
             f"DAG {dag_name!r} was released together with {', '.join(group.others)}, and cannot go back alone",
             where=dag_name,
-            hint=f"`trace release rollback {group.release_id}` takes all of them back; to change this one, deploy its file:"
-            " `trace deploy FILE`",
+            hint=f"`trace release rollback {group.release_id}` takes all back; `trace deploy FILE` changes this one",
         )
