@@ -1,21 +1,27 @@
-"""Whatever is activated, released, rolled back, failed or lost, what serves ends as if built from scratch."""
+"""Whatever is activated, released, rolled back, failed or lost, what serves ends as if built from scratch.
+
+Two Dispatchers take turns and work at once; one dies at a commit, and the other goes on.
+"""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+from unittest.mock import patch
 from uuid import uuid4
 
+import asyncpg
 import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, precondition, rule
 
-from tests.support.dispatcher.control import PULL, deployed_and_active
+from tests.support.dispatcher.control import PULL, control_for, deployed_and_active
 from tests.support.dispatcher.mill import READER, MillMachine, asked, run_machine, variants
 from tests.support.dispatcher.releases import abandoned, build, promoted, rolled_back, start
-from tests.support.dispatcher.run_tasks import Held, claim_one, drain, finish, run_some, settle
+from tests.support.dispatcher.run_tasks import Held, caught_up, claim_one, drain, finish, run_some, settle
 from tests.support.operators import registered
 from tests.support.verbs import invalidate, pause_job, resume_job
 from tracelake.dispatcher.dags.deactivate import deactivate_dag
@@ -23,7 +29,9 @@ from tracelake.dispatcher.dags.delete import delete_dag
 from tracelake.dispatcher.versions.gaps import list_gaps
 from tracelake.dispatcher.versions.run_backfills import RunBackfills
 from tracelake.dispatcher.versions.start_backfill import start_backfill
+from tracelake.domain.crash_points import POINTS
 from tracelake.errors import BadInput, Conflict, InvalidDag, LeaseLost, NotFound
+from tracelake.runtime import crash_points
 from tracelake.settings import LoopSettings
 from tracelake.wire.user.backfills import BackfillRequest, GapsQuery
 
@@ -49,6 +57,9 @@ SELECT p.partition_key AS key, p.dataset_version AS version, p.valid_from AS com
   JOIN partition_versions p ON p.dataset_version = s.dataset_version AND p.valid_to IS NULL
  WHERE d.org_id = $1 AND d.producer_job_name = 'grind'
 """
+VERBS = ("activate_dag", "deactivate_dag", "catch_up", "start_backfill", "run_backfill")
+DEATHS = [point for point in POINTS if point.partition(".")[0].endswith(("_release", "_releases", *VERBS))]
+T = TypeVar("T")
 ACTIVE = "SELECT dag_version_id FROM dag_current_versions WHERE org_id = $1 AND dag_name = $2"
 # A range that was asked for again is made again if another version has become active since: once for each time at most.
 TWICE = """
@@ -63,12 +74,59 @@ HAVING count(*) > greatest(1, count(DISTINCT e.id))
 """
 
 
+class _Died(BaseException):
+    """At a crash point: the verb or loop goes no further, and no handler of errors of its process sees it."""
+
+
+class _Dies:
+    def __init__(self, point: str) -> None:
+        self._point = point
+
+    def passed(self, name: str) -> None:
+        if name == self._point:
+            raise _Died
+
+
 class VersionMachine(MillMachine):
     def __init__(self) -> None:
         super().__init__()
+        self.other = self.do(self.stack.enter_async_context(control_for(*self.dsns, self.folder, replica="two")))
+        self.dies: _Dies | None = None
         self.asked: set[tuple[int, int]] = set()
         self.held: list[Held] = []
         self.sells = False
+
+    def do(self, work: Coroutine[Any, Any, T]) -> T:
+        """None if the Dispatcher dies at it: then the other one is asked from now on."""
+        try:
+            with patch.object(crash_points, "_armed", getattr(self, "dies", None)):
+                return super().do(work)
+        except _Died:
+            self.dies = None
+            self.take_turns()
+            return None  # type: ignore[return-value]
+
+    @rule()
+    def take_turns(self) -> None:
+        """The other Dispatcher is asked, with what it remembers."""
+        self.control, self.other = self.other, self.control
+
+    @rule(point=st.sampled_from(DEATHS))
+    def kill(self, point: str) -> None:
+        """The Dispatcher that passes this point next dies there."""
+        self.dies = _Dies(point)
+
+    @rule()
+    def work_at_once(self) -> None:
+        """The loops of both; a loop that Postgres ends because of a deadlock goes on at its next beat, as always."""
+        self.do(self._work_at_once())
+
+    async def _work_at_once(self) -> None:
+        both = self.control, self.other
+        done = await asyncio.gather(*map(drain, both), *map(caught_up, both), return_exceptions=True)
+        for error in done:
+            if error is not None and not isinstance(error, asyncpg.DeadlockDetectedError):
+                raise error
 
     @initialize(variant=st.sampled_from(VARIANTS))
     def begin(self, variant: str) -> None:
@@ -76,7 +134,9 @@ class VersionMachine(MillMachine):
 
     @rule(variant=st.sampled_from(VARIANTS))
     def activate(self, variant: str) -> None:
-        self.deploy(variant)
+        """Refused for one DAG of a group that was released together, if it would go back alone."""
+        with suppress(Conflict):
+            self.deploy(variant)
 
     @rule()
     def open_shop(self) -> None:
@@ -163,6 +223,10 @@ class VersionMachine(MillMachine):
         )
         named = {"start": span[0], "end": span[1], "reason": "reorg", "request_id": uuid4()}
         await invalidate(self.control, self.org.id, self.org.user, dataset, **named)
+
+    def teardown(self) -> None:
+        self.dies = None
+        super().teardown()
 
     async def check(self) -> None:
         await self._serve_again()

@@ -88,6 +88,24 @@ async def test_a_query_shows_which_engine_ran_it(system: QuerySystem, auto_syste
     assert ["on Spark" in text for text in shown] == [True, False, True]
 
 
+async def test_a_query_says_that_a_dataset_has_not_caught_up(system: QuerySystem, trace: Trace) -> None:
+    count, pool = "SELECT count(*) AS n FROM orders", system.pool
+    await pool.execute(
+        "INSERT INTO dags_behind SELECT org_id, dag_name, 'infinity' FROM dag_current_versions"
+        " ON CONFLICT (org_id, dag_name) DO UPDATE SET since = excluded.since"
+    )
+    try:
+        code, out, err = await trace(system, "query", count)
+        assert code == 0, err
+        assert "orders is not complete" in out.decode() + err
+        _, out, _ = await trace(system, "query", count, "--json")
+        assert [dataset["behind"] for dataset in json.loads(out)["datasets"]] == [0]
+    finally:
+        await pool.execute("DELETE FROM dags_behind")
+    _, out, err = await trace(system, "query", count)
+    assert "not complete" not in out.decode() + err
+
+
 async def test_datasets_sample_shows_rows_as_of_a_commit(system: QuerySystem, trace: Trace) -> None:
     code, out, err = await trace(system, "datasets", "sample", "orders", "--limit", "3", "--json")
     assert (code, json.loads(out)["row_count"]) == (0, 3), err

@@ -28,6 +28,8 @@ STATEMENTS = {
     "audit.list_after": {"audit_entries_place_once"},
     "audit.list_before": {"audit_entries_place_once"},
     "audit.list_unlinked": {"idx_audit_entries_unlinked"},
+    "behind.clear_behind": {"idx_tasks_queued", "idx_tasks_in_flight", "idx_tasks_next_retry"},
+    "behind.list_behind": {"idx_tasks_slot_wait", "idx_tasks_in_flight", "idx_tasks_next_retry"},
     "claim.claim_tasks": {"tasks_pkey"},
     "claim.statuses": {"tasks_pkey"},
     "claim.renew_leases": {"tasks_pkey", "pauses_one_per_cause"},

@@ -16,8 +16,10 @@ if TYPE_CHECKING:
     from tracelake.wire.user.releases import Plan, PlannedDataset, ReleaseDetail, ReleaseRow
 
 EVERY_SECONDS = 0.5
+RANGES = 3
+"""Of a dataset in a printed plan; `--json` has more."""
 COLUMNS = (
-    *("dataset", "dag", "why", "what happens", "partitions", "rows", "seconds", "node requests"),
+    *("dataset", "dag", "why", "what happens", "partitions", "blocks", "rows", "seconds", "node requests"),
     *("read by", "users"),
 )
 
@@ -64,8 +66,14 @@ def _line(row: PlannedDataset) -> tuple[object, ...]:
     seconds = None if row.seconds is None else round(row.seconds, 1)
     readers = ", ".join(row.readers) or None
     reused = f", {row.reused} there" if row.reused and row.action != "carry on" else ""
-    built = row.partitions, row.rows, seconds, row.requests or None
+    built = row.partitions, _blocks(row), row.rows, seconds, row.requests or None
     return row.dataset, row.dag, row.cause, row.action + reused, *built, readers, row.users
+
+
+def _blocks(row: PlannedDataset) -> str | None:
+    shown = row.ranges[:RANGES]
+    more = len(row.ranges) + row.more_ranges - len(shown)
+    return ", ".join(shown) + (f" and {more} more" if more else "") or None
 
 
 def _unread(datasets: Sequence[PlannedDataset]) -> Iterator[str]:

@@ -285,6 +285,7 @@ def _answer(case: _Case) -> QueryAnswer:
                 dataset_version=relation.dataset_version,
                 commit=relation.commit,
                 hot=relation.hot,
+                behind=relation.behind,
             )
             for relation in case.relations.values()
         ],

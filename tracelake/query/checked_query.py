@@ -69,6 +69,8 @@ class Relation:
     """The filters of the DAG: a row is visible if it passes any of them, or if there are none."""
     hot_columns: tuple[ColumnEntry, ...] | None = None
     """Of a hot table, once it was looked up in Postgres."""
+    behind: int | None = None
+    """As in `ReadDataset`."""
 
     @property
     def columns(self) -> tuple[ColumnEntry, ...]:

@@ -61,7 +61,14 @@ class Resolver:
         cold = None if answer.cold is None else self._cold(answer.cold)
         filters = tuple(from_json(dict(item)) for item in answer.filters or ())
         return Relation(
-            answer.name, answer.dataset_uuid, answer.dataset_version, answer.commit, answer.hot, cold, filters
+            answer.name,
+            answer.dataset_uuid,
+            answer.dataset_version,
+            answer.commit,
+            answer.hot,
+            cold,
+            filters,
+            behind=answer.behind,
         )
 
     def _cold(self, part: ColdFilesAnswer) -> ColdFiles:

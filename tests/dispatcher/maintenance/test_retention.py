@@ -75,7 +75,15 @@ STATIC = {
         # One for each time that somebody deploys or activates.
         *("dag_activations", "releases", "release_members", "release_comparisons"),
         # One for each job, input or key.
-        *("operator_state", "sources", "signing_keys", "catch_ups", "source_schedules", "in_flight_limits"),
+        *(
+            "operator_state",
+            "sources",
+            "signing_keys",
+            "catch_ups",
+            "dags_behind",
+            "source_schedules",
+            "in_flight_limits",
+        ),
         # One for each organisation and limit, or for each runtime.
         *("org_limits", "org_storage", "sandboxed_runtimes"),
         # The ledger: kept for ever. `delete_replaced_files` deletes the files of replaced partitions, and

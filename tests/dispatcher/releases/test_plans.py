@@ -54,6 +54,32 @@ async def test_a_plan_says_for_each_dataset_what_happens_and_why(control: Contro
     assert [(row.dag, row.cause) for row in wider.dags] == [("mill", "edited"), ("shop", "upstream")]
 
 
+async def test_a_plan_says_how_much_a_new_job_and_those_behind_it_have_to_process(control: Control, org: Org) -> None:
+    """Of what is there, in the same DAG and in another one; whole datasets are one task, of which nothing is known."""
+    cafe = """
+name: cafe
+defaults: {runtime: ecs_platform}
+jobs:
+  - {name: brew, operator: pull, inputs: [{from: {dataset: bread}}]}
+  - {name: pour, operator: pull, inputs: [{from: {job: brew}}]}
+  - name: add
+    operator: sql
+    config: {query: SELECT count(*) AS n FROM brew, mode: full}
+    inputs: [{from: {job: brew}}]
+"""
+    rows = {row.dataset: row for row in (await plan(control, org, cafe)).datasets}
+    assert {name: (row.cause, row.partitions, row.ranges) for name, row in rows.items()} == {
+        "brew[0]": ("added", 2, ["0-19"]),
+        "pour[0]": ("added", 2, ["0-19"]),
+        "add[0]": ("added", 0, []),
+    }
+    more = MILL.format(1, 1).replace(
+        "publish:", "  - {name: sift, operator: pull, inputs: [{from: {job: bake}}]}\npublish:"
+    )
+    found = {row.dataset: row.partitions for row in (await plan(control, org, more)).datasets}
+    assert found["sift[0]"] == 2
+
+
 async def test_a_plan_estimates_requests_to_nodes_by_those_of_the_last_tasks(control: Control, org: Org) -> None:
     await control.pool.execute(
         "UPDATE tasks t SET node_requests = 6 FROM jobs j WHERE j.id = t.job_id AND j.name = 'bake'"

@@ -9,7 +9,7 @@ from uuid import UUID
 import pytest
 
 from tests.support.dispatcher.control import Org
-from tests.support.dispatcher.mill_and_shop import MILL
+from tests.support.dispatcher.mill_and_shop import MILL, ask
 from tests.support.dispatcher.releases import (
     build,
     promoted,
@@ -17,8 +17,10 @@ from tests.support.dispatcher.releases import (
     started,
     state_of,
 )
+from tests.support.dispatcher.run_tasks import caught_up, claim_one, drain, finish, settle
 from tracelake.dispatcher.control import Control
 from tracelake.dispatcher.datasets.resolve_relations import user_relations
+from tracelake.dispatcher.flow.list_in_flight import list_in_flight
 from tracelake.dispatcher.maintenance.remove_left_generations import RemoveLeftGenerations
 from tracelake.errors import NotFound
 from tracelake.wire.internal.queries import RelationAnswer, RelationRequest, RelationsRequest
@@ -72,6 +74,42 @@ async def test_a_release_whose_generations_were_removed_is_retired(control: Cont
     await rolled_back(control, org, release)
     await remove_left(control)
     assert await state_of(control, org, release) == "Retired"
+
+
+async def test_after_a_rollback_answers_and_status_say_how_far_the_former_versions_are_behind(
+    control: Control, org: Org
+) -> None:
+    """New data came while the release served: the former versions have it when they have caught up."""
+    release = await started(control, org, MILL.format(2, 1), when_ready=True)
+    await build(control)
+    assert await lag(control, org) == {"flour": None, "bread": None}
+    await ask(control, org, 20)
+    await settle(control)
+    newest = await relation(control, org)
+    await rolled_back(control, org, release)
+    assert await lag(control, org) == {"flour": 0, "bread": 0}, "nothing is compared yet"
+    await control.pool.execute("UPDATE catch_ups SET due_at = now()")
+    await caught_up(control)
+    assert await lag(control, org) == {"flour": 1, "bread": 0}
+    assert (await relation(control, org, as_of=newest.commit)).behind is None, "a commit is what it is"
+    behind = (await list_in_flight(control.pool, org.id)).catching_up
+    assert [(item.dag, item.tasks) for item in behind] == [("mill", 1), ("shop", 0)]
+    await drain(control)
+    held = await claim_one(control)
+    assert held is not None
+    await finish(control, held)
+    await caught_up(control)
+    assert (await lag(control, org))["bread"] is not None, "it has not processed the new flour"
+    await build(control)
+    assert await lag(control, org) == {"flour": None, "bread": None}
+    assert (await list_in_flight(control.pool, org.id)).catching_up == []
+    assert keys(await relation(control, org)) == ["0-9", "10-19", "20-29"]
+
+
+async def lag(control: Control, org: Org) -> dict[str, int | None]:
+    """As the answer to a query says."""
+    request = RelationsRequest(tables=[RelationRequest(name="flour"), RelationRequest(name="bread")])
+    return {r.name: r.behind for r in (await user_relations(control.pool, org.as_user, request)).relations}
 
 
 async def remove_left(control: Control) -> None:

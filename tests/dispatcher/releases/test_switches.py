@@ -183,12 +183,37 @@ async def test_deactivating_a_dag_meanwhile_abandons_the_release(control: Contro
 
 
 async def test_one_dag_of_a_group_that_moved_keeps_the_group_from_going_back(control: Control, org: Org) -> None:
-    former = await control.pool.fetchval("SELECT dag_version_id FROM dag_current_versions WHERE dag_name = 'shop'")
     release = await started(control, org, MILL.format(2, 1), when_ready=True)
     await build(control)
-    await activate_dag(control, org.id, "shop", former)
+    await deployed_and_active(control, org, SHOP.replace("name: sell,", "name: sell, config: {n: 2},"))
     with pytest.raises(Conflict, match="only the release that serves"):
         await rolled_back(control, org, release)
+
+
+async def test_one_dag_of_a_group_cannot_go_back_alone_and_all_of_them_can(control: Control, org: Org) -> None:
+    """The bread of `shop` was made from the flour of `mill`: one of both alone would serve a mixture."""
+    pointers = "SELECT dag_name, dag_version_id FROM dag_current_versions ORDER BY 1"
+    former = {row["dag_name"]: row["dag_version_id"] for row in await control.pool.fetch(pointers)}
+    release = await started(control, org, MILL.format(2, 1), when_ready=True)
+    await build(control)
+    before = await served(control)
+    for dag, other in (("shop", "mill"), ("mill", "shop")):
+        with pytest.raises(
+            Conflict, match=f"'{dag}' was released together with {other}, and cannot go back"
+        ) as refused:
+            await activate_dag(control, org.id, dag, former[dag])
+        assert (refused.value.where, f"trace release rollback {release}" in (refused.value.hint or "")) == (dag, True)
+    assert (await served(control), await state_of(control, org, release)) == (before, "Serving")
+    await rolled_back(control, org, release)
+    assert {row["dag_name"]: row["dag_version_id"] for row in await control.pool.fetch(pointers)} == former
+
+
+async def test_a_dag_that_was_released_alone_goes_back_by_an_activation(control: Control, org: Org) -> None:
+    former = await control.pool.fetchval("SELECT dag_version_id FROM dag_current_versions WHERE dag_name = 'mill'")
+    release = await started(control, org, MILL.format(1, 2), when_ready=True)
+    await build(control)
+    await activate_dag(control, org.id, "mill", former)
+    assert await state_of(control, org, release) == "Standby"
 
 
 async def test_a_new_dag_is_a_member_without_a_former_version_and_a_rollback_deactivates_it(

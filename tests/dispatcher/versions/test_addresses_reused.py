@@ -15,13 +15,14 @@ import pytest
 from tests.support.dispatcher.control import WORKS, Org, an_org, deployed_and_active
 from tests.support.dispatcher.job_chain import completion
 from tests.support.dispatcher.mill import asked
-from tests.support.dispatcher.releases import build, promoted, started, state_of
+from tests.support.dispatcher.releases import build, plan, promoted, started, state_of
 from tests.support.dispatcher.run_tasks import claim_one, partition_key, partition_of, read_input, settle
 from tests.support.dispatcher.sql_jobs import as_set, served_rows
 from tests.support.dispatcher.staged_files import staged
 from tracelake.data.files.addresses import joined, summary_of
 from tracelake.dispatcher.control import Control
 from tracelake.dispatcher.versions.gaps import list_gaps
+from tracelake.domain.ranges import format_partition_key, merge, parse_partition_key
 from tracelake.errors import InvalidRequest
 from tracelake.wire.task.lifecycle import Claimed
 from tracelake.wire.user.backfills import GapsQuery
@@ -88,6 +89,22 @@ async def org(control: Control) -> Org:
     return made
 
 
+Figures = tuple[int, int, list[str]]
+"""Partitions that are built, those that are used again, and the blocks of the first."""
+
+
+def figures(built: set[str]) -> Figures:
+    spans = merge(map(parse_partition_key, built))
+    return len(built), len(ROWS) - len(built), [format_partition_key(span) for span in spans]
+
+
+async def planned(control: Control, org: Org, text: str) -> dict[str, Figures]:
+    rows = {row.dataset: row for row in (await plan(control, org, text)).datasets}
+    assert {row.action for name, row in rows.items() if name != "ask[0]"} == {"build"}
+    assert {row.more_ranges for row in rows.values()} == {0}
+    return {job: (row.partitions, row.reused, row.ranges) for job, row in rows.items() if job != "ask[0]"}
+
+
 async def built_by(control: Control, org: Org, text: str) -> dict[str, set[str]]:
     """Releases it; by job, the ranges whose tasks ran. All rows are then as if built from scratch."""
     release = await started(control, org, text)
@@ -117,7 +134,36 @@ async def built_by(control: Control, org: Org, text: str) -> dict[str, set[str]]
 async def test_only_ranges_with_rows_of_an_address_that_comes_or_goes_are_built(
     control: Control, org: Org, listed: tuple[bytes, ...], built: set[str]
 ) -> None:
+    expected = await planned(control, org, dag(*listed))
     assert await built_by(control, org, dag(*listed)) == {"picked": built, "behind": built}
+    assert expected == {"picked": figures(built), "behind[0]": figures(built)}
+
+
+async def test_a_plan_counts_what_is_built_for_an_edited_list_and_other_edits_build_everything(
+    control: Control, org: Org
+) -> None:
+    """Also of what is behind a job whose query is edited too, and of partitions whose content is not known."""
+    both = dag(USDC, DAI, WETH).replace("SELECT * FROM picked", "SELECT *, 1 AS one FROM picked")
+    assert await planned(control, org, both) == {"picked": figures({"10-19", "30-39"}), "behind[0]": figures(set(ROWS))}
+    sizes = {
+        row.dataset: (row.rows, row.bytes > 0) for row in (await plan(control, org, dag(USDC, DAI, WETH))).datasets
+    }
+    assert sizes == {"ask[0]": (0, False), "picked": (1, True), "behind[0]": (1, True)}
+    await control.pool.execute(
+        "UPDATE partition_versions p SET content_hash = NULL FROM datasets d"
+        " WHERE d.id = p.dataset_uuid AND d.name = 'picked' AND p.partition_key = '0-9'"
+    )
+    more = {"0-9", "10-19", "30-39"}
+    found = await planned(control, org, dag(USDC, DAI, WETH))
+    assert found == {"picked": figures(more), "behind[0]": figures({"10-19", "30-39"})}
+
+
+async def test_a_plan_whose_lists_meet_other_data_is_the_same_plan(control: Control, org: Org) -> None:
+    before = await plan(control, org, dag(USDC, DAI, NOWHERE))
+    await control.pool.execute("UPDATE partition_versions SET addresses = NULL")
+    after = await plan(control, org, dag(USDC, DAI, NOWHERE))
+    assert [sum(row.partitions for row in found.datasets) for found in (before, after)] == [0, 2 * len(ROWS)]
+    assert before.hash == after.hash
 
 
 async def test_a_list_of_what_is_left_out_is_compared_in_the_same_way(control: Control, org: Org) -> None:
@@ -136,7 +182,9 @@ async def test_another_condition_beside_the_list_builds_every_range(control: Con
 async def test_ranges_whose_addresses_are_not_known_are_built(control: Control, org: Org) -> None:
     """As those are that an earlier release wrote."""
     await control.pool.execute("UPDATE partition_versions SET addresses = NULL WHERE partition_key <> '20-29'")
+    expected = await planned(control, org, dag(USDC, DAI, NOWHERE))
     assert (await built_by(control, org, dag(USDC, DAI, NOWHERE)))["picked"] == set(ROWS) - {"20-29"}
+    assert expected["picked"] == figures(set(ROWS) - {"20-29"})
 
 
 @pytest.mark.parametrize("count", [0, 1, 7, 1_000, 5_000])

@@ -11,31 +11,36 @@ from tracelake.dispatcher.control import Control
 pytestmark = pytest.mark.anyio
 
 QUERY = "SELECT day, sum(amount) AS amount FROM orders WHERE amount > 0 GROUP BY day"
-DAG = """\
-name: shop
-defaults:
-  runtime: ecs_platform
-jobs:
+LOAD = """\
   - name: load
     operator: noop
     runtime: dispatcher
     source: {kind: manual}
+"""
+ORDERS = """\
   - name: orders
     operator: read_files
     config: {path: orders, format: csv, columns: [day date, amount bigint, state string]}
     inputs: [{from: {job: load}}]
-  - name: daily
-    operator: sql
-    config: {mode: full, query: "SELECT day, sum(amount) AS amount FROM orders WHERE amount > 0 GROUP BY day"}
-    inputs: [{from: {job: orders}, where: "amount > 0"}]
-publish:
-  volume: {job: daily}
 """
+DAG = f"""\
+name: shop
+defaults:
+  runtime: ecs_platform
+jobs:
+{LOAD}{ORDERS}  - name: daily
+    operator: sql
+    config: {{mode: full, query: "SELECT day, sum(amount) AS amount FROM orders WHERE amount > 0 GROUP BY day"}}
+    inputs: [{{from: {{job: orders}}, where: "amount > 0"}}]
+publish:
+  volume: {{job: daily}}
+"""  # noqa: S608 - YAML
 JOB = "  - name: daily\n    operator: sql\n"
 NOTHING = {
     "a comment": ("name: shop\n", "# the shop\nname: shop\n"),
     "a comment at the end": ("publish:\n", "publish: # for all\n"),
     "an empty line": ("jobs:\n", "jobs:\n\n"),
+    "the order of jobs": (LOAD + ORDERS, ORDERS + LOAD),
     "the order of fields": (JOB, "  - operator: sql\n    name: daily\n"),
     "quotes": ("name: shop\n", 'name: "shop"\n'),
     "a flow map": ("defaults:\n  runtime: ecs_platform\n", "defaults: {runtime: ecs_platform}\n"),

@@ -13,7 +13,9 @@ from typing import Any
 from uuid import UUID
 
 import asyncpg
+import msgspec
 
+from tracelake.dispatcher.datasets.list_behind import list_behind
 from tracelake.dispatcher.datasets.partitions import ColdCopy, StoredPartition, cold_copies, refuse_removed
 from tracelake.domain.flow.pressure import Priority
 from tracelake.errors import InvalidRequest, LeaseLost, NotFound
@@ -47,6 +49,8 @@ class RequestedTable(Row, frozen=True):
     is_foreign: bool
     """The commit belongs to another generation than the one that the token names."""
     filters: list[Mapping[str, Any]] | None
+    behind: str | None
+    """Its DAG, if that has not caught up since another version of it became active."""
 
 
 class NumberedPartition(StoredPartition, frozen=True):
@@ -65,6 +69,7 @@ async def user_relations(pool: asyncpg.Pool, user: User, request: RelationsReque
         sql = queries("relations")["list_readable_names"]
         readable = await fetch_column(pool, sql, *user.reads_as, MAX_READABLE)
     relations = await _relations(pool, tables, request) if request.files else _without_files(tables)
+    relations = await _with_lag(pool, user.org_id, tables, relations)
     return RelationsAnswer(org_id=user.org_id, user_id=user.id, relations=relations, readable=readable)
 
 
@@ -130,6 +135,16 @@ async def _relations(
         )
         for table, pin in zip(tables, pins, strict=True)
     ]
+
+
+async def _with_lag(
+    pool: asyncpg.Pool, org_id: UUID, tables: Sequence[RequestedTable], relations: list[RelationAnswer]
+) -> list[RelationAnswer]:
+    behind = {table.name: table.behind for table in tables if table.behind is not None}
+    if not behind:
+        return relations
+    found = {dag.dag: dag.tasks for dag in await list_behind(pool, org_id, sorted(set(behind.values())))}
+    return [msgspec.structs.replace(item, behind=found.get(behind.get(item.name, ""))) for item in relations]
 
 
 def _without_files(tables: Sequence[RequestedTable]) -> list[RelationAnswer]:

@@ -7,9 +7,10 @@ from uuid import UUID
 import asyncpg
 from msgspec.structs import asdict
 
+from tracelake.dispatcher.datasets.list_behind import list_behind
 from tracelake.domain.flow.org_limits import LimitName
 from tracelake.store.queries import Row, fetch_row, fetch_rows, queries
-from tracelake.wire.user.dags import InFlight, InFlightList, RpcPoolUse
+from tracelake.wire.user.dags import CatchingUp, InFlight, InFlightList, RpcPoolUse
 from tracelake.wire.user.limits import LimitUse
 
 
@@ -56,4 +57,5 @@ async def list_in_flight(pool: asyncpg.Pool, org_id: UUID) -> InFlightList:
         jobs_running=states.running,
         jobs_idle=states.idle,
         org_limits=[LimitUse(**asdict(row)) for row in limits],
+        catching_up=[CatchingUp(**asdict(row)) for row in await list_behind(pool, org_id)],
     )

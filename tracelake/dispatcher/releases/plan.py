@@ -14,16 +14,21 @@ import msgspec
 
 from tracelake.dispatcher.dags.deploy import Runtimes
 from tracelake.dispatcher.dags.proposals import other_proposals
+from tracelake.dispatcher.releases.estimate_added import input_size
+from tracelake.dispatcher.releases.predict_blocks import predict_blocks
 from tracelake.dispatcher.releases.predict_changes import FormerJob, PredictedChanges, predict_changes
 from tracelake.dispatcher.releases.resolve import Change, Member, Pointer, resolve
 from tracelake.domain.dag.hashes import canonical_json, dataset_ids, declared_ids, job_hash
 from tracelake.domain.dag.model import Dag, SourceKind
 from tracelake.domain.ids import DatasetId, OrgId
+from tracelake.domain.ranges import Range, format_partition_key
 from tracelake.store.queries import Queryable, Row, fetch_rows, queries
 from tracelake.wire.user.releases import Action, Cause, Plan, PlannedDag, PlannedDataset, UnreadChange
 
-VOLATILE = frozenset({"partitions", "reused", "rows", "bytes", "seconds", "requests", "users"})
+VOLATILE = frozenset({"partitions", "reused", "rows", "bytes", "ranges", "more_ranges", "seconds", "requests", "users"})
 """What changes with every commit and query: not part of a plan's hash."""
+RANGES = 100
+"""Of a dataset: so many are listed at most."""
 
 
 class GenerationSize(Row, frozen=True):
@@ -32,6 +37,13 @@ class GenerationSize(Row, frozen=True):
     rows: int
     bytes: int
     hashed: bool
+    starts: list[int]
+    stops: list[int]
+    ranges: int
+
+    @property
+    def listed(self) -> list[str]:
+        return [format_partition_key(Range(*edges)) for edges in zip(self.starts, self.stops, strict=True)]
 
 
 class JobUse(Row, frozen=True):
@@ -74,25 +86,49 @@ class _Known:
     hashes: Mapping[tuple[str, str], str]
     """Of the jobs of the active versions."""
     predicted: PredictedChanges
+    built: Mapping[UUID, GenerationSize]
+    """By generation that serves, the part that is built anew, where the other files are used again."""
 
 
 async def _measure(database: Queryable, change: Change) -> _Known:
     sql, names = queries("releases"), [member.new.dag.name for member in change.members]
     generations = {pointer.dataset_version for pointer in change.pointers}
     generations |= {generation for member in change.members for generation in member.generations.values()}
+    generations |= {generation for member in change.members for generation in member.new.basis.foreign.values()}
     datasets = list({dataset for member in change.members for dataset in member.generations})
-    sizes = await fetch_rows(database, sql["measure_generations"], GenerationSize, list(generations))
+    sizes = await fetch_rows(database, sql["measure_generations"], GenerationSize, list(generations), RANGES)
     uses = await fetch_rows(database, sql["measure_jobs"], JobUse, change.org, names)
     users = await fetch_rows(database, sql["count_query_users"], QueryUsers, change.org, datasets)
     jobs = await fetch_rows(database, sql["list_job_hashes"], FormerJob, change.org, names)
     hashed = {size.dataset_version for size in sizes if size.hashed}
+    predicted = await asyncio.to_thread(predict_changes, change, jobs, hashed.__contains__)
     return _Known(
         {size.dataset_version: size for size in sizes},
         {(use.dag_name, use.job_name): use for use in uses},
         {row.dataset_uuid: row.users for row in users},
         {(job.dag_name, job.job_name): job.config_hash for job in jobs},
-        await asyncio.to_thread(predict_changes, change, jobs, hashed.__contains__),
+        predicted,
+        await _measure_built(database, predicted),
     )
+
+
+async def _measure_built(database: Queryable, predicted: PredictedChanges) -> Mapping[UUID, GenerationSize]:
+    blocks = await predict_blocks(database, predicted)
+    found = {generation: blocks.built(dataset) for dataset, generation in predicted.served.items()}
+    known = {generation: _multirange(spans) for generation, spans in found.items() if spans is not None}
+    if not known:
+        return {}
+    asked = list(known), RANGES, list(known.values())
+    rows = await fetch_rows(database, queries("releases")["measure_built"], GenerationSize, *asked)
+    return {generation: _nothing(generation) for generation in known} | {row.dataset_version: row for row in rows}
+
+
+def _nothing(generation: UUID) -> GenerationSize:
+    return GenerationSize(generation, partitions=0, rows=0, bytes=0, hashed=False, starts=[], stops=[], ranges=0)
+
+
+def _multirange(spans: Sequence[Range]) -> str:
+    return "{" + ",".join(f"[{span.start},{span.stop})" for span in spans) + "}"
 
 
 def _planned_dag(member: Member) -> PlannedDag:
@@ -151,13 +187,23 @@ class _Dataset:
         unread = self.known.predicted.unread(self.id)
         if unread is not None:
             return self._unread(unread, generation)
-        return self._row(self._cause(), "build", generation)
+        row = self._row(self._cause(), "build", generation)
+        return row if self.served is not None else self._added(row)
+
+    def _added(self, row: PlannedDataset) -> PlannedDataset:
+        """Nothing is known of its rows: only how much its job has to process."""
+        size = input_size(self.known.predicted, self.known.sizes, self.id)
+        if size is None:
+            return row
+        more = size.ranges - len(size.starts)
+        return msgspec.structs.replace(row, partitions=size.partitions, ranges=size.listed, more_ranges=more)
 
     def _unread(self, unread: Sequence[UnreadChange], generation: UUID) -> PlannedDataset:
         """Nothing is to be built: each partition of the active generation is one of the new one."""
         row = self._row("upstream", "reuse", generation)
         none = {"partitions": 0, "rows": 0, "bytes": 0, "seconds": None, "requests": None}
-        return msgspec.structs.replace(row, **none, reused=row.partitions, unread=list(unread))
+        nowhere = {"ranges": [], "more_ranges": 0}
+        return msgspec.structs.replace(row, **none, **nowhere, reused=row.partitions, unread=list(unread))
 
     def dropped(self) -> PlannedDataset:
         return self._row("removed", "drop", None)
@@ -174,9 +220,10 @@ class _Dataset:
 
     def _row(self, cause: Cause, action: Action, generation: UUID | None) -> PlannedDataset:
         former = None if self.served is None else self.served.dataset_version
-        size = self.known.sizes.get(former) if former else None
+        held = self.known.sizes.get(former) if former else None
         there = self.known.sizes.get(generation) if generation else None
-        builds = action in {"build", "reuse"}
+        part = self.known.built.get(former) if former and action == "build" else None
+        size, builds = part or held, action in {"build", "reuse"}
         use = self.known.uses.get((self.member.new.dag.name, self.job or "")) if size and builds else None
         return PlannedDataset(
             dag=self.member.new.dag.name,
@@ -187,9 +234,11 @@ class _Dataset:
             generation=generation,
             former=former,
             partitions=size.partitions if size and builds else 0,
-            reused=there.partitions if there else 0,
+            reused=held.partitions - part.partitions if held and part else there.partitions if there else 0,
             rows=size.rows if size and builds else 0,
             bytes=size.bytes if size and builds else 0,
+            ranges=size.listed if size and builds else [],
+            more_ranges=size.ranges - len(size.starts) if size and builds else 0,
             seconds=use.seconds * size.partitions if use and size else None,
             requests=round(use.requests * size.partitions) if use and size else None,
             readers=[f"{r.dag_name}.{r.job_name}" for r in self.change.readers if r.dataset_uuid == self.id],

@@ -30,12 +30,16 @@ class FormerJob(Row, frozen=True):
 
     dag_name: str
     job_name: str
+    job_id: UUID
     config_hash: str
     config: dict[str, Any]
+    memo_hash: str | None
+    addresses: list[bytes] | None
+    makes_whole: bool
 
 
 @dataclass(frozen=True)
-class _Written:
+class WrittenDataset:
     """Which job of which member writes a dataset, and where in its outputs."""
 
     member: Member
@@ -49,7 +53,7 @@ class PredictedChanges:
     former: Mapping[tuple[str, str], FormerJob]
     is_hashed: Callable[[UUID], bool]
     """Whether the columns of every partition of a generation have hashes."""
-    written: Mapping[UUID, _Written]
+    written: Mapping[UUID, WrittenDataset]
     served: Mapping[UUID, UUID]
     named: Mapping[str, UUID]
     """The datasets that members publish, by name."""
@@ -64,7 +68,7 @@ class PredictedChanges:
     def unread(self, dataset: UUID) -> Sequence[UnreadChange] | None:
         """The inputs that change only in columns that its job does not read; None: it is to be built."""
         written = self.written.get(dataset)
-        if written is None or self.of(dataset) != SAME or self._generation(dataset) == self.served.get(dataset):
+        if written is None or self.of(dataset) != SAME or self.generation_of(dataset) == self.served.get(dataset):
             return None
         job, former = written.job, self.former.get((written.member.new.dag.name, written.job.name))
         if former is None or job_hash(written.member.new.dag, job, written.member.new.basis) != former.config_hash:
@@ -72,7 +76,7 @@ class PredictedChanges:
         return [self._unread(written, item) for item in job.inputs if self._changes(written.member, item)]
 
     def _find(self, dataset: UUID) -> Changed:
-        generation, written = self._generation(dataset), self.written.get(dataset)
+        generation, written = self.generation_of(dataset), self.written.get(dataset)
         if generation is None or generation == self.served.get(dataset):
             return SAME
         if written is None:
@@ -84,17 +88,17 @@ class PredictedChanges:
         unknown: list[Changed] = [None for _ in job.outputs]
         if operator is None or operator.changed_columns is None or former is None:
             return unknown
-        if memo_hash(job, operator) is None or not _is_wired_as_before(member, job, former):
+        if memo_hash(job, operator) is None or not is_wired_as_before(member, job, former):
             return unknown
-        inputs = {item.name: self._of_input(member, item) for item in job.inputs}
+        inputs = {item.name: self.of_input(member, item) for item in job.inputs}
         try:
             found = operator.changed_columns(former.config, job.config, inputs)
         except BadInput:  # the former config would be refused today
             return unknown
         return [*found[: len(unknown)], *unknown[len(found) :]]
 
-    def _of_input(self, member: Member, item: DagInput) -> Changed:
-        dataset = self._dataset(member, item)
+    def of_input(self, member: Member, item: DagInput) -> Changed:
+        dataset = self.dataset_of(member, item)
         changed = SAME if dataset is None else self.of(dataset)
         if dataset is None or not changed:
             return changed
@@ -102,14 +106,14 @@ class PredictedChanges:
         return changed if self.is_hashed(self.served[dataset]) and not changed & selecting else None
 
     def _changes(self, member: Member, item: DagInput) -> bool:
-        dataset = self._dataset(member, item)
-        return dataset is not None and self._generation(dataset) not in {None, self.served.get(dataset)}
+        dataset = self.dataset_of(member, item)
+        return dataset is not None and self.generation_of(dataset) not in {None, self.served.get(dataset)}
 
-    def _unread(self, written: _Written, item: DagInput) -> UnreadChange:
-        changed = sorted(self._of_input(written.member, item) or ())
+    def _unread(self, written: WrittenDataset, item: DagInput) -> UnreadChange:
+        changed = sorted(self.of_input(written.member, item) or ())
         return UnreadChange(input=item.name, changed=changed, read=columns_read(written.job, item))
 
-    def _dataset(self, member: Member, item: DagInput) -> UUID | None:
+    def dataset_of(self, member: Member, item: DagInput) -> UUID | None:
         """None: it has one generation for good, or is not part of the change."""
         match item.upstream:
             case JobOutput():
@@ -120,27 +124,27 @@ class PredictedChanges:
             case DeclaredDataset():
                 return None
 
-    def _generation(self, dataset: UUID) -> UUID | None:
+    def generation_of(self, dataset: UUID) -> UUID | None:
         written = self.written.get(dataset)
         return None if written is None else written.member.generations[DatasetId(dataset)]
 
 
 def predict_changes(change: Change, former: Sequence[FormerJob], is_hashed: Callable[[UUID], bool]) -> PredictedChanges:
-    written: dict[UUID, _Written] = {}
+    written: dict[UUID, WrittenDataset] = {}
     named: dict[str, UUID] = {}
     for member in change.members:
         ids = dataset_ids(member.new.dag, change.org)
         for job in member.new.dag.jobs:
             for place, output in enumerate(job.outputs):
                 if output.dataset is None:
-                    written[ids[JobOutput(job.name, output.index)]] = _Written(member, job, place)
+                    written[ids[JobOutput(job.name, output.index)]] = WrittenDataset(member, job, place)
         named |= {str(item.name): ids[JobOutput(item.job, item.output)] for item in member.new.dag.publish}
     served = {pointer.dataset_uuid: pointer.dataset_version for pointer in change.pointers}
     jobs = {(job.dag_name, job.job_name): job for job in former}
     return PredictedChanges(change, jobs, is_hashed, written, served, named)
 
 
-def _is_wired_as_before(member: Member, job: Job, former: FormerJob) -> bool:
+def is_wired_as_before(member: Member, job: Job, former: FormerJob) -> bool:
     """Whether nothing but its config can differ."""
     dag = member.new.dag
     if job_hash(dag, job, member.new.basis) == former.config_hash:

@@ -88,6 +88,7 @@ class CatchUp(Work):
             due = await find_row(connection, sql["take"], ComparedInput, self.settings.catch_up_queued, OVERLAP)
             if due is None:
                 await connection.execute(sql["forget"])
+                await _clear_behind(connection)
                 return 0
             created = await self._compare(connection, due)
             crash_point("catch_up.before_commit")
@@ -149,11 +150,18 @@ class CatchUp(Work):
         return created
 
 
+async def _clear_behind(connection: Connection) -> None:
+    """DAGs that have caught up; then those that read them."""
+    while await connection.fetchval(queries("behind")["clear_behind"]):
+        pass
+
+
 async def request_catch_up(connection: Connection, org_id: UUID, former: UUID | None, version_id: UUID) -> None:
     """In the transaction of an activation: its jobs, and those that read its datasets, are compared from the start."""
     sql = queries("catch_up")
     await connection.execute(sql["mark_read_otherwise"], org_id, former, version_id)
     await connection.execute(sql["request_all"], org_id, version_id)
+    await connection.execute(queries("behind")["mark_behind"], org_id, version_id)
     await connection.execute(sql["route_missed_invalidations"], org_id, version_id)
 
 

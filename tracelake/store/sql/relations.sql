@@ -19,11 +19,13 @@ SELECT a.name, d.id AS dataset_uuid, g.dataset_version, coalesce(d.storage ->> '
        CASE WHEN a.at IS NOT NULL OR a.as_of IS NOT NULL
             THEN (SELECT max(r.up_to_commit) FROM removed_generations r WHERE r.dataset_version = g.dataset_version)
             END AS removed_commit,
-       false AS is_foreign, NULL::jsonb AS filters
+       false AS is_foreign, NULL::jsonb AS filters,
+       CASE WHEN a.at IS NULL AND a.as_of IS NULL THEN b.dag_name END AS behind
   FROM unnest($4::text[], $5::bigint[], $6::timestamptz[]) AS a (name, as_of, at)
   JOIN datasets_seen($1, $2, $3) d ON d.name = a.name
   JOIN dag_current_versions v ON v.org_id = d.org_id AND v.dag_name = d.producer_dag_name
   JOIN dag_version_datasets s ON s.dag_version_id = v.dag_version_id AND s.dataset_uuid = d.id
+  LEFT JOIN dags_behind b ON b.org_id = v.org_id AND b.dag_name = v.dag_name
   LEFT JOIN dataset_heads h ON h.dataset_uuid = d.id
   CROSS JOIN LATERAL (SELECT coalesce(
       CASE WHEN a.as_of IS NOT NULL
@@ -63,7 +65,7 @@ SELECT a.name, d.id AS dataset_uuid, v.id AS dataset_version,
            SELECT FROM commits c
             WHERE c.dataset_uuid = d.id AND c.number = a.as_of AND c.dataset_version <> v.id) AS is_foreign,
        (SELECT CASE WHEN bool_and(i.where_tree IS NOT NULL) THEN jsonb_agg(i.where_tree ORDER BY i.position) END
-          FROM job_inputs i WHERE i.job_id = $7 AND i.dataset_uuid = d.id) AS filters
+          FROM job_inputs i WHERE i.job_id = $7 AND i.dataset_uuid = d.id) AS filters, NULL AS behind
   FROM unnest($2::text[], $3::uuid[], $4::bigint[], $5::bigint[], $6::timestamptz[])
        AS a (name, version, pinned, as_of, at)
   JOIN dataset_versions v ON v.id = a.version AND v.org_id = $1

@@ -46,12 +46,53 @@ SELECT d.producer_dag_name AS dag_name, s.dataset_uuid, s.dataset_version, d.nam
  WHERE c.org_id = $1 AND c.dag_name = ANY ($2::text[]);
 
 -- name: measure_generations
--- How much these generations hold now, and whether the columns of all of it have hashes.
-SELECT p.dataset_version, count(*) AS partitions, coalesce(sum(p.row_count), 0)::bigint AS rows,
-       coalesce(sum(p.bytes), 0)::bigint AS bytes, bool_and(p.column_hashes IS NOT NULL) AS hashed
-  FROM partition_versions p
- WHERE p.dataset_version = ANY ($1::uuid[]) AND p.valid_to IS NULL
- GROUP BY 1;
+-- How much these generations ($1) hold now, whether the columns of all of it have hashes, the first $2 of their blocks, and of
+-- how many ranges these are.
+SELECT m.dataset_version, m.partitions, m.rows, m.bytes, m.hashed, l.starts, l.stops, l.ranges
+  FROM (SELECT p.dataset_version, count(*) AS partitions, coalesce(sum(p.row_count), 0)::bigint AS rows,
+               coalesce(sum(p.bytes), 0)::bigint AS bytes, bool_and(p.column_hashes IS NOT NULL) AS hashed,
+               range_agg(p.block_range) AS blocks
+          FROM partition_versions p
+         WHERE p.dataset_version = ANY ($1::uuid[]) AND p.valid_to IS NULL
+         GROUP BY 1) m
+ CROSS JOIN LATERAL (
+     SELECT coalesce(array_agg(lower(r.blocks) ORDER BY r.n) FILTER (WHERE r.n <= $2), '{}') AS starts,
+            coalesce(array_agg(upper(r.blocks) ORDER BY r.n) FILTER (WHERE r.n <= $2), '{}') AS stops, count(*) AS ranges
+       FROM unnest(m.blocks) WITH ORDINALITY AS r (blocks, n)) l;
+
+-- name: measure_built
+-- The same of what is built again of each generation: of the blocks beside it ($3), and of partitions whose content is not known.
+SELECT m.dataset_version, m.partitions, m.rows, m.bytes, m.hashed, l.starts, l.stops, l.ranges
+  FROM (SELECT p.dataset_version, count(*) AS partitions, coalesce(sum(p.row_count), 0)::bigint AS rows,
+               coalesce(sum(p.bytes), 0)::bigint AS bytes, bool_and(p.column_hashes IS NOT NULL) AS hashed,
+               range_agg(p.block_range) AS blocks
+          FROM unnest($1::uuid[], $3::text[]) AS a (dataset_version, blocks)
+          JOIN partition_versions p ON p.dataset_version = a.dataset_version AND p.valid_to IS NULL
+         WHERE p.content_hash IS NULL OR p.block_range && a.blocks::int8multirange
+         GROUP BY 1) m
+ CROSS JOIN LATERAL (
+     SELECT coalesce(array_agg(lower(r.blocks) ORDER BY r.n) FILTER (WHERE r.n <= $2), '{}') AS starts,
+            coalesce(array_agg(upper(r.blocks) ORDER BY r.n) FILTER (WHERE r.n <= $2), '{}') AS stops, count(*) AS ranges
+       FROM unnest(m.blocks) WITH ORDINALITY AS r (blocks, n)) l;
+
+-- name: find_listed_blocks
+-- For each of these jobs ($1) and addresses beside it ($2): the blocks of its input in which one of its addresses may be, and
+-- whether one may also be in partitions without blocks.
+WITH edits AS (
+    SELECT e.job_id, array_agg(e.address) AS addresses
+      FROM unnest($1::uuid[], $2::bytea[]) AS e (job_id, address)
+     GROUP BY 1
+), found AS (
+    SELECT e.job_id, range_agg(p.block_range) AS blocks, bool_or(p.block_range IS NULL) AS labels
+      FROM edits e
+      JOIN job_reads r ON r.job_id = e.job_id
+      JOIN partition_versions p ON p.dataset_version = r.dataset_version AND p.valid_to IS NULL
+     WHERE p.addresses IS NULL OR EXISTS (SELECT FROM unnest(e.addresses) AS a (address) WHERE may_hold(p.addresses, a.address))
+     GROUP BY 1
+)
+SELECT f.job_id, lower(b.blocks) AS start, upper(b.blocks) AS stop, f.labels
+  FROM found f
+  LEFT JOIN unnest(f.blocks) AS b (blocks) ON true;
 
 -- name: measure_jobs
 -- How long the last tasks of each job of the active versions of these DAGs ran, and how many requests to chain nodes they
@@ -179,6 +220,16 @@ SELECT m.dag_name, m.dag_version_id, m.former_version_id, c.dag_version_id AS ac
  WHERE m.release_id = $1
  ORDER BY m.dag_name;
 
+-- name: find_serving_group
+-- The release that serves, and the other DAGs of it, if a DAG ($1, $2: organisation, name) is one of several in it and a
+-- version ($3) is the one that it replaced.
+SELECT m.release_id, ARRAY(SELECT o.dag_name FROM release_members o
+                            WHERE o.release_id = m.release_id AND o.dag_name <> m.dag_name ORDER BY 1) AS others
+  FROM release_members m
+  JOIN releases r ON r.id = m.release_id AND r.state = 'Serving'
+ WHERE m.org_id = $1 AND m.dag_name = $2 AND m.former_version_id = $3
+   AND EXISTS (SELECT FROM release_members o WHERE o.release_id = m.release_id AND o.dag_name <> m.dag_name);
+
 -- name: end_building
 -- The versions of a release are no longer built beside the active ones.
 UPDATE release_members SET builds = false WHERE release_id = $1;
@@ -250,7 +301,7 @@ SELECT count(*)
 
 -- name: list_job_hashes
 -- What decides the rows of each job of the active versions of these DAGs.
-SELECT j.dag_name, j.name AS job_name, j.config_hash, j.config
+SELECT j.dag_name, j.name AS job_name, j.id AS job_id, j.config_hash, j.config, j.memo_hash, j.addresses, j.makes_whole
   FROM dag_current_versions c
   JOIN jobs j ON j.dag_version_id = c.dag_version_id
  WHERE c.org_id = $1 AND c.dag_name = ANY ($2::text[]);

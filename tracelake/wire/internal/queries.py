@@ -71,6 +71,9 @@ class ReadDataset(Message, frozen=True):
     commit: int
     hot: bool = False
     """Its newest rows come from a table, as of the moment of the query."""
+    behind: int | None = None
+    """How many tasks its DAG has to complete since another version became active; 0: it is not known yet. None: it is
+    not behind."""
 
 
 class Exported(Message, frozen=True):
@@ -149,6 +152,8 @@ class RelationAnswer(Message, frozen=True):
     """None: it has no files, nor ever will."""
     filters: list[Mapping[str, Any]] | None = None
     """The caller sees only rows that pass one of these; None: all."""
+    behind: int | None = None
+    """As in `ReadDataset`."""
 
 
 class QueryLimits(Message, frozen=True):

@@ -227,6 +227,16 @@ class RpcPoolUse(Message, frozen=True):
     """`requests_per_second` of the pool; None: no limit."""
 
 
+class CatchingUp(Message, frozen=True):
+    """A DAG whose jobs have not processed yet what their inputs held when its version became active."""
+
+    dag: str
+    since: datetime
+    """When that was, or when a version of a DAG that it reads became active."""
+    tasks: int
+    """Those of the past that have not ended."""
+
+
 class InFlightList(Message, frozen=True):
     in_flight: list[InFlight]
     rpc_pools: list[RpcPoolUse] = []
@@ -236,6 +246,8 @@ class InFlightList(Message, frozen=True):
     """The others."""
     org_limits: list[LimitUse] = []
     """Of the organisation, where it has any, for tasks and for what it stores."""
+    catching_up: list[CatchingUp] = []
+    """DAGs that are behind since an activation, a promotion or a rollback."""
 
 
 class ProgressQuery(Message, frozen=True):

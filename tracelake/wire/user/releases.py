@@ -56,12 +56,16 @@ class PlannedDataset(Message, frozen=True):
     generation: UUID | None
     former: UUID | None
     partitions: int
-    """Of the active generation: about as many are to be built."""
+    """Of the active generation, or of what the job of a new dataset reads: about as many are to be built."""
     reused: int
-    """Partitions that the generation has already."""
+    """Partitions that the generation has already, or whose files are expected to be used again."""
     rows: int
     bytes: int
     """Of the active generation: about as much is to be built."""
+    ranges: list[str]
+    """The first ranges of blocks that are to be built; none: partitions without blocks, or nothing is known."""
+    more_ranges: int
+    """How many others there are."""
     seconds: float | None
     """About how long its tasks run, one after the other, as those of the active version did; None: none has run."""
     requests: int | None

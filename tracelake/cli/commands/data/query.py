@@ -18,7 +18,7 @@ from tracelake.domain.text.count_of import count_of
 from tracelake.errors import BadInput
 
 if TYPE_CHECKING:
-    from tracelake.wire.internal.queries import QueryAnswer
+    from tracelake.wire.internal.queries import QueryAnswer, ReadDataset
 
 SHOWN = 1_000
 
@@ -121,6 +121,15 @@ def _print_answer(body: bytes, form: Format, output: Path | None, *, whole: bool
     else:
         render.table([column.name for column in answer.columns], answer.rows, whole=())
         render.note(_footer(answer))
+    if not whole:
+        for dataset in answer.datasets:
+            if dataset.behind is not None:
+                render.note(_lag(dataset))
+
+
+def _lag(dataset: ReadDataset) -> str:
+    left = f"{dataset.behind} tasks to go" if dataset.behind else "its jobs compare what they lack"
+    return f"{dataset.name} is not complete: another version has become active, and its DAG catches up, {left}"
 
 
 def _objects(answer: QueryAnswer) -> list[Mapping[str, Any]]:

@@ -63,6 +63,7 @@ def status(home: Home = None, json: Json = False) -> None:
                 "rpc_pools": in_flight and msgspec.to_builtins(in_flight.rpc_pools),
                 "jobs_running": in_flight and in_flight.jobs_running,
                 "jobs_idle": in_flight and in_flight.jobs_idle,
+                "catching_up": in_flight and msgspec.to_builtins(in_flight.catching_up),
                 "org_limits": in_flight and msgspec.to_builtins(in_flight.org_limits),
                 "paused_jobs": paused and len({(pause.dag, pause.job) for pause in paused.pauses}),
             }
@@ -74,6 +75,7 @@ def status(home: Home = None, json: Json = False) -> None:
         _show_dead(dead)
         _show_paused(paused)
         _show_jobs(in_flight)
+        _show_catching_up(in_flight)
         _show_in_flight(in_flight)
         _show_rpc_pools(in_flight)
         _show_org_limits(in_flight)
@@ -137,6 +139,16 @@ def _show_jobs(found: InFlightList | None) -> None:
         f"\nReactive jobs: {found.jobs_running} running, {found.jobs_idle} idle; `trace dag show DAG` lists them",
         markup=False,
     )
+
+
+def _show_catching_up(found: InFlightList | None) -> None:
+    for item in found.catching_up if found else ():
+        left = f"{item.tasks:,} tasks to go" if item.tasks else "its jobs compare what they lack"
+        printing.out.print(
+            f"\nDAG {item.dag} is behind since its versions changed at {item.since:%Y-%m-%d %H:%M:%S}: {left}; "
+            f"`trace gaps {item.dag}` lists what is missing",
+            markup=False,
+        )
 
 
 def _show_in_flight(found: InFlightList | None) -> None:
