@@ -15,11 +15,11 @@ import msgspec
 from fastapi import Request, Response
 
 from tracelake.errors import ServiceUnavailable
-from tracelake.gateway.users import UserGate, client_of, unknown_user
+from tracelake.gateway.users import UserGate, unknown_user
 from tracelake.runtime.listeners import cancel_on_disconnect
 from tracelake.runtime.logs import current_log_fields
 from tracelake.runtime.read_body import bounded, read_bounded
-from tracelake.runtime.request_middleware import REQUEST_ID
+from tracelake.runtime.request_middleware import REQUEST_ID, address_of
 from tracelake.runtime.tracing import trace_headers
 from tracelake.wire.calls.user_calls import USER, Call, named
 from tracelake.wire.internal.queries import ARROW
@@ -80,7 +80,7 @@ def forward_call(call: Call, gate: UserGate, upstream: Upstream) -> Callable[[Re
         url = f"{path}?{request.url.query}" if request.url.query else path
         most = call.most_bytes
         body = bounded(request.stream(), most) if call.takes_bytes else await read_bounded(request.stream(), most)
-        headers = {"content-type": call.takes_bytes or _content_type(request), CLIENT: client_of(request)}
+        headers = {"content-type": call.takes_bytes or _content_type(request), CLIENT: address_of(request)}
         return await upstream.send(call.method, url, user, body=body, headers=headers, seconds=call.seconds)
 
     endpoint.__name__ = call.name
