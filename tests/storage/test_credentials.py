@@ -115,7 +115,9 @@ async def test_the_audit_has_each_session_with_its_folders_and_without_its_secre
 
 async def test_what_cannot_be_recorded_is_not_handed_out(minting: Minting) -> None:
     claimed = await minting.listeners.claim()
-    await minting.listeners.control.pool.execute("ALTER TABLE audit_entries ADD CONSTRAINT nothing_more CHECK (false) NOT VALID")
+    await minting.listeners.control.pool.execute(
+        "ALTER TABLE audit_entries ADD CONSTRAINT nothing_more CHECK (false) NOT VALID"
+    )
     answer = await minting.listeners.say("credentials", claimed)
     assert (answer.status_code, len(minting.sts.asked)) == (500, 1), "STS has answered"
     assert "secret-1" not in answer.text

@@ -107,7 +107,7 @@ def _part(found: re.Match[str]) -> str:
 
 @pytest.fixture(scope="module")
 def system() -> Iterator[TraceUp]:
-    """With an S3 server, so that each process has keys of its own; without those that need Spark and have no listener."""
+    """With an S3 server, so that each process has keys of its own; without those that have no listener."""
     for folder in new_folder():
         env = {**SHORT_RUN, "TRACE_OBJECTS__BACKEND": "seaweedfs", "RECORDED_UP_FILE": str(folder / "given.json")}
         options = ("--without", "worker,sink,scheduler")
@@ -176,7 +176,7 @@ def test_its_secrets_are_those_that_its_row_names(loot: Loot) -> None:
 
 @pytest.mark.parametrize("whole", [False, True], ids=["sent", "token"])
 def test_it_opens_exactly_the_calls_of_its_row(loot: Loot, whole: bool) -> None:
-    """With what it sends to a listener, and with its token itself; and it names an admin as the user, as best it can."""
+    """With what it sends to a listener, and with its token itself; it names an admin as the user, as best it can."""
     for call in SERVICE_CALLS.values():
         listener = next((name for name in LISTENERS if name == call.listener), None)
         shown = derive_token(loot.token, listener) if listener and not whole else loot.token

@@ -29,5 +29,5 @@ def recording(names: Sequence[str], *settings: Any, **more: Any) -> list[Child]:
 
 
 if __name__ == "__main__":
-    up.children = recording
+    vars(up)["children"] = recording
     main()

@@ -1,7 +1,7 @@
 """Stores in the audit that credentials for the object store were created for a task, before the task gets them.
 
-The statement is also the check that the attempt still runs, so an entry costs no further round trip; those that are asked
-for together are one statement.
+The statement is also the check that the attempt still runs, so an entry costs no further round trip; those that are
+asked for together are one statement.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def batched_entries(database: Queryable, metrics: Metrics) -> Coalesced[Credenti
     )
 
 
-async def store_credentials(database: Queryable, entries: Sequence[CredentialsEntry]) -> list[None | Exception]:
+async def store_credentials(database: Queryable, entries: Sequence[CredentialsEntry]) -> list[Exception | None]:
     """An entry for each attempt that is the current one and runs; for any other, why it gets nothing."""
     columns = [entry.origin for entry in entries], [entry.detail for entry in entries]
     fences = fence_columns([entry.fence for entry in entries])
