@@ -113,7 +113,7 @@ async def test_the_audit_has_each_session_with_its_folders_and_without_its_secre
     assert [row["seq"] for row in await entries_of(minting)] == [1, 2]
 
 
-async def test_what_cannot_be_recorded_is_not_handed_out(minting: Minting) -> None:
+async def test_a_task_gets_no_keys_that_cannot_be_recorded(minting: Minting) -> None:
     claimed = await minting.listeners.claim()
     await minting.listeners.control.pool.execute(
         "ALTER TABLE audit_entries ADD CONSTRAINT nothing_more CHECK (false) NOT VALID"

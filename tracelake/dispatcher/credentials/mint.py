@@ -2,7 +2,7 @@
 
 The policy is derived from the token alone (`domain/access/session_policy.py`), not from the request. STS is called
 between two checks of the lease, without a connection: credentials that arrive after the attempt has ended are
-discarded. The second check stores the entry of the audit, so nothing is handed out that the audit does not have.
+discarded. The second check stores the entry of the audit, so a task gets no key that the audit does not have.
 """
 
 from __future__ import annotations
