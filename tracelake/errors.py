@@ -13,6 +13,7 @@
     |   +-- InvalidBackup       a folder is no backup, or one that is unfinished, damaged or newer than this code
     +-- Refused                 well formed, but not allowed to happen
     |   +-- Unauthenticated     no identity, or one that does not hold
+    |   |   +-- InvitationExpired  the user was invited, and did not call in time
     |   +-- Forbidden           a good identity without the right
     |   +-- NotFound            no such thing for this caller
     |   +-- Conflict            it contradicts what is already so
@@ -114,8 +115,7 @@ class Problem:
     code: str
 
     def __str__(self) -> str:
-        place = f"line {self.line}, column {self.column}"
-        return f"{place}{f', {self.field}' if self.field else ''}: {self.reason}"
+        return f"line {self.line}, column {self.column}{f', {self.field}' if self.field else ''}: {self.reason}"
 
 
 class InvalidDag(BadInput):
@@ -177,8 +177,7 @@ class InvalidSql(BadInput):
         hint: str | None = None,
         reason: str = "refused_sql",
     ) -> None:
-        place = None if line is None else f"line {line}, column {column}"
-        super().__init__(message, where=place, hint=hint)
+        super().__init__(message, where=None if line is None else f"line {line}, column {column}", hint=hint)
         self.line, self.column, self.reason = line, column, reason
 
 
@@ -192,6 +191,10 @@ class Refused(TraceError):
 
 class Unauthenticated(Refused):
     code = "unauthenticated"
+
+
+class InvitationExpired(Unauthenticated):
+    code = "invitation_expired"
 
 
 class Forbidden(Refused):
@@ -318,10 +321,8 @@ class CredentialsUnavailable(Unavailable):
 class WorkFailed(TraceError):
     code = "work_failed"
 
-    def __init__(
-        self, message: str, *, where: str | None = None, hint: str | None = None, retryable: bool = False
-    ) -> None:
-        super().__init__(message, where=where, hint=hint)
+    def __init__(self, message: str, *, retryable: bool = False, **more: str | None) -> None:
+        super().__init__(message, **more)
         self.retryable = retryable
 
 

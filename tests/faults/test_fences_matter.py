@@ -22,6 +22,7 @@ import asyncpg
 import pytest
 
 from tests.dispatcher.runtimes import test_functions as functions
+from tests.dispatcher.tasks import test_credentials_entries as credentials
 from tests.dispatcher.tasks import test_lifecycle as lifecycle
 from tests.dispatcher.tasks import test_logs as logs
 from tests.dispatcher.tasks import test_outputs as outputs
@@ -65,6 +66,10 @@ LINES = [
     partial(logs.test_only_lines_of_the_current_attempt_are_stored_also_when_it_has_just_ended, forged=forgery)
     for forgery in logs.FORGERIES
 ]
+ENTRIES = [
+    partial(credentials.test_an_attempt_that_is_not_the_current_one_leaves_no_entry, forged=forgery)
+    for forgery in credentials.FORGERIES
+]
 ANOTHER_END = partial(lifecycle.test_another_completion_of_an_ended_attempt_is_a_conflict, outputs=False)
 
 
@@ -75,6 +80,7 @@ def of_lease(statement: str, condition: str, attempt: Scenario, token: Scenario)
 GIVEN, BATCH = "holds_lease(t, $2, $3)", "holds_lease(t, a.attempt, a.lease_token)"
 RUNNING = "(t.status = 'Running') IS TRUE"
 FENCES: dict[Fence, Scenario] = {
+    **of_lease("audit.store_credentials", BATCH, ENTRIES[0], ENTRIES[1]),
     (
         "claim.claim_tasks",
         "(t.status = 'Queued') IS TRUE",
@@ -216,6 +222,7 @@ async def honest_calls(control: Control) -> None:
     await accept_events(control, EventsRequest(**fence, events=[chain.event("first", cursor=1)]), claims)
     assert (await store_logs(control.hot, logs.lines(task, "a line"))).kept == 1
     await list_files(control.pool, FilesRequest(**fence, dataset_uuid=chain.datasets["first"]), claims)
+    assert await credentials.stored(control, credentials.entry(task)) == ["stored"]
     assert (await task_relations(control.pool, RelationsRequest(tables=[], **fence))).org_id == chain.org.id
     await control.completer()(completion(task, outputs=staged(control.objects, task, (0, 9))), claims)
     assert await status(control, task.task.task_id) == "Completed"

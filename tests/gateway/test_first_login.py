@@ -272,6 +272,15 @@ async def test_a_removed_user_is_not_made_again(logins: Logins) -> None:
     assert "an admin has removed" in await logins.refusal(logins.issuer.token("IDP|Ann", groups=["leads"]))
 
 
+async def test_no_rule_admits_a_user_whose_invitation_has_expired(logins: Logins) -> None:
+    await logins.trace.got("acme|admin", "POST", "/v1/users", json={"subject": "idp|ann", "days": 1})
+    await logins.trace.control.pool.execute("UPDATE users SET invited_until = now() WHERE invited_until > now()")
+    token = logins.issuer.token("idp|ann", groups=["leads"])
+    assert await logins.refusal(token) == "the invitation of this user has expired"
+    await logins.trace.got("acme|admin", "POST", "/v1/users", json={"subject": "idp|ann", "days": 1})
+    assert (await logins.me(token)).json()["role"] == "reader", "what the admin gave, not the rule"
+
+
 async def test_a_removed_user_whom_an_admin_adds_again_is_one(logins: Logins) -> None:
     token = logins.issuer.token("idp|ann", groups=["leads"])
     user = (await logins.me(token)).json()["id"]

@@ -22,6 +22,8 @@ from tests.support.verbs import cancel_task
 from tests.support.waiting import SECONDS
 from tracelake.capability.claims import Claims, decode, mint
 from tracelake.capability.jws import parse_token
+from tracelake.dispatcher.audit.link import LinkAudit
+from tracelake.dispatcher.audit.show import verify_audit
 from tracelake.dispatcher.credentials.mint import session_name
 from tracelake.errors import LeaseLost
 from tracelake.lite.certificates import ensure_certificates
@@ -84,6 +86,41 @@ async def test_keys_are_for_the_folders_of_the_token_and_end_before_it_does(mint
     resources = [item["Resource"] for item in json.loads(request["Policy"])["Statement"]]
     folders = [f"arn:aws:s3:::{prefix.removeprefix('s3://')}*" for prefix in keys["write"]]
     assert sorted(resources[1]) == folders
+
+
+async def entries_of(minting: Minting) -> list[dict[str, Any]]:
+    sql = "SELECT * FROM audit_entries WHERE action = 'credentials' ORDER BY id"
+    return [dict(row) for row in await minting.listeners.control.pool.fetch(sql)]
+
+
+async def test_the_audit_has_each_session_with_its_folders_and_without_its_secret(minting: Minting) -> None:
+    listeners = minting.listeners
+    claimed = await listeners.claim()
+    (_, keys), (status, _) = [await minting.request_keys(claimed) for _ in range(2)]
+    assert status == 200
+    first, second = await entries_of(minting)
+    assert (first["org_id"], first["actor"]) == (listeners.chain.org.id, f"task {claimed['task']['task_id']}")
+    job = claimed["task"]["job"]
+    assert first["object"] == f"dag={job['dag_name']} job={job['name']} attempt=1"
+    assert (first["origin"], first["outcome"], first["code"]) == ("127.0.0.1", "done", None)
+    detail = first["detail"]
+    assert (detail["read"], detail["write"]) == (keys["read"], keys["write"])
+    assert detail["session"] == minting.sts.asked[0]["RoleSessionName"]
+    assert (detail["access_key_id"], second["id"] != first["id"]) == (keys["access_key_id"], True)
+    assert not any(secret in str([first, second]) for secret in (keys["secret_access_key"], keys["session_token"]))
+    await LinkAudit(listeners.control.pool).once()
+    assert (await verify_audit(listeners.control.pool, listeners.chain.org.id)).problem is None
+    assert [row["seq"] for row in await entries_of(minting)] == [1, 2]
+
+
+async def test_a_task_gets_no_keys_that_cannot_be_recorded(minting: Minting) -> None:
+    claimed = await minting.listeners.claim()
+    await minting.listeners.control.pool.execute(
+        "ALTER TABLE audit_entries ADD CONSTRAINT nothing_more CHECK (false) NOT VALID"
+    )
+    answer = await minting.listeners.say("credentials", claimed)
+    assert (answer.status_code, len(minting.sts.asked)) == (500, 1), "STS has answered"
+    assert "secret-1" not in answer.text
 
 
 async def test_a_session_names_organisation_task_and_attempt(minting: Minting) -> None:
@@ -156,6 +193,7 @@ async def test_an_attempt_that_has_ended_gets_no_keys(minting: Minting, end: Any
     status, refusal = await minting.request_keys(claimed)
     assert (status, refusal["error"]["code"]) == (409, "lease_lost")
     assert minting.sts.asked == []
+    assert await entries_of(minting) == []
 
 
 async def test_keys_that_come_after_the_attempt_has_ended_are_thrown_away(minting: Minting) -> None:
@@ -168,6 +206,7 @@ async def test_keys_that_come_after_the_attempt_has_ended_are_thrown_away(mintin
     status, refusal = await requesting
     assert (status, refusal["error"]["code"]) == (409, "lease_lost")
     assert "secret-1" not in json.dumps(refusal)
+    assert await entries_of(minting) == []
 
 
 async def test_the_token_of_one_task_gets_no_keys_of_another(minting: Minting) -> None:
@@ -211,13 +250,14 @@ async def test_on_a_disk_the_answer_is_the_folders_that_are_mounted(minting: Min
     control = replace(minting.listeners.control, minter=make_minter(load_settings({}, home=tmp_path)))
     fence = {"task_id": UUID(claimed["task"]["task_id"]), "lease_token": UUID(claimed["lease_token"])}
     request, claims = CredentialsRequest(attempt=1, **fence), claims_of(claimed["capability_token"])
-    answer = await control.credential_mint().mint(request, claims)
+    answer = await control.credential_mint().mint(request, claims, "127.0.0.1")
     assert isinstance(answer, MountedStorage)
     assert set(answer.write) == set(claims.s3.write)
     assert set(answer.read) == {*claims.s3.read, *claims.s3.write}
+    assert await entries_of(minting) == [], "there is no key"
     await completed(minting.listeners, claimed)
     with pytest.raises(LeaseLost):
-        await control.credential_mint().mint(request, claims)
+        await control.credential_mint().mint(request, claims, "127.0.0.1")
 
 
 async def test_every_claim_brings_a_scratch_folder_of_its_own(minting: Minting) -> None:

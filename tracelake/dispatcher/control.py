@@ -10,6 +10,7 @@ from pathlib import Path
 import asyncpg
 
 from tracelake.capability.claims import Claims
+from tracelake.dispatcher.audit.credentials import batched_entries
 from tracelake.dispatcher.bundles.url import BundleUrls
 from tracelake.dispatcher.credentials.mint import CredentialMint
 from tracelake.dispatcher.events.route import Router
@@ -124,7 +125,8 @@ class Control:
         return TokenMint(self.signer, self.tokens, self.clock, self.places.scratch_bucket, self.epoch, self.minted)
 
     def credential_mint(self) -> CredentialMint:
-        return CredentialMint(self.hot, self.minter, self.credentials, self.places, self.clock)
+        record = batched_entries(self.hot, self.metrics)
+        return CredentialMint(self.hot, self.minter, self.credentials, self.places, self.clock, record)
 
     def bundle_urls(self) -> BundleUrls:
         return BundleUrls(self.pool, self.objects, self.clock, self.bundles.url_seconds, self.task_url)

@@ -14,12 +14,12 @@ import httpx
 import msgspec
 from fastapi import Request, Response
 
-from tracelake.errors import ServiceUnavailable
-from tracelake.gateway.users import UserGate, client_of, unknown_user
+from tracelake.errors import InvitationExpired, ServiceUnavailable
+from tracelake.gateway.users import WHERE, UserGate, unknown_user
 from tracelake.runtime.listeners import cancel_on_disconnect
 from tracelake.runtime.logs import current_log_fields
 from tracelake.runtime.read_body import bounded, read_bounded
-from tracelake.runtime.request_middleware import REQUEST_ID
+from tracelake.runtime.request_middleware import REQUEST_ID, address_of
 from tracelake.runtime.tracing import trace_headers
 from tracelake.wire.calls.user_calls import USER, Call, named
 from tracelake.wire.internal.queries import ARROW
@@ -68,8 +68,12 @@ class Upstream:
             again = answer.headers.get("retry-after")
             headers = {"retry-after": again} if again else None
             return Response(content, status_code=status, media_type=kind, headers=headers)
-        if status == 401 and _where(content) == f"header {USER}":  # noqa: PLR2004 - the status of Unauthenticated
-            raise unknown_user(user)
+        if status == 401:  # noqa: PLR2004 - the status of Unauthenticated
+            error = _error(content)
+            if error.get("code") == InvitationExpired.code:
+                raise InvitationExpired(error["message"], where=WHERE, hint=error.get("hint"))
+            if error.get("where") == f"header {USER}":
+                raise unknown_user(user)
         raise ServiceUnavailable(f"the {self.name} answered {status} to the Gateway", hint="try again in a moment")
 
 
@@ -80,7 +84,7 @@ def forward_call(call: Call, gate: UserGate, upstream: Upstream) -> Callable[[Re
         url = f"{path}?{request.url.query}" if request.url.query else path
         most = call.most_bytes
         body = bounded(request.stream(), most) if call.takes_bytes else await read_bounded(request.stream(), most)
-        headers = {"content-type": call.takes_bytes or _content_type(request), CLIENT: client_of(request)}
+        headers = {"content-type": call.takes_bytes or _content_type(request), CLIENT: address_of(request)}
         return await upstream.send(call.method, url, user, body=body, headers=headers, seconds=call.seconds)
 
     endpoint.__name__ = call.name
@@ -113,8 +117,8 @@ def _content_type(request: Request) -> str:
     return "application/json" if "json" in request.headers.get("content-type", "json") else "application/yaml"
 
 
-def _where(content: bytes) -> Any:
+def _error(content: bytes) -> dict[str, Any]:
     try:
-        return msgspec.json.decode(content)["error"]["where"]
-    except (msgspec.DecodeError, KeyError, TypeError):
-        return None
+        return msgspec.convert(msgspec.json.decode(content)["error"], dict[str, Any])
+    except (msgspec.DecodeError, msgspec.ValidationError, KeyError, TypeError):
+        return {}

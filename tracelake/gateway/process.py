@@ -9,14 +9,14 @@ from typing import Final
 import httpx
 from fastapi import FastAPI, Request, Response
 
-from tracelake.errors import NotFound, Unauthenticated
+from tracelake.errors import InvitationExpired, NotFound, Unauthenticated
 from tracelake.gateway.first_logins import FirstLogins
 from tracelake.gateway.forward import Upstream, forward_call, forward_query
 from tracelake.gateway.hooks import forward_hook
 from tracelake.gateway.openapi import DescribedListener, hook_operation, query_operation
 from tracelake.gateway.refusals import counting, sending
 from tracelake.gateway.user_tokens import UserTokens
-from tracelake.gateway.users import UserGate, unknown_user
+from tracelake.gateway.users import WHERE, UserGate, unknown_user
 from tracelake.runtime.listeners import HANDLERS, Listener, health_routes, json_response, open_listeners
 from tracelake.runtime.process import Process, wait_for_service
 from tracelake.settings import IdentitySettings, LoginRule, Settings, TlsSettings
@@ -88,6 +88,8 @@ def public_api(
             return json_response(await dispatcher.user(ServiceUser(subject)))
         except NotFound:
             raise unknown_user(subject) from None
+        except InvitationExpired as expired:
+            raise InvitationExpired(expired.message, where=WHERE, hint=expired.hint) from None
 
     app.add_api_route(
         "/v1/query",

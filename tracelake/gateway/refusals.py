@@ -12,6 +12,7 @@ from fastapi import Request, Response
 
 from tracelake.errors import TraceError
 from tracelake.runtime.listeners import on_refusal
+from tracelake.runtime.request_middleware import address_of
 from tracelake.runtime.retry import sleep_unless
 from tracelake.wire.internal.refusals import STORED_EVERY_SECONDS, Refusal, RefusalCounts, RefusedAs
 
@@ -34,7 +35,7 @@ def counting(counts: RefusalCounts) -> Callable[[Request, Exception], Awaitable[
     async def refused(request: Request, refusal: Exception) -> Response:
         if shown := request.scope.get(_SHOWN):
             kind, who = shown
-            counts.add(kind, who, request.client.host if request.client else "unknown")
+            counts.add(kind, who, address_of(request))
         return await on_refusal(request, refusal)
 
     return refused

@@ -20,6 +20,7 @@ from tracelake.gateway.first_logins import FirstLogins
 from tracelake.gateway.issuer_keys import fetch_from, user_keys
 from tracelake.gateway.refusals import note_shown
 from tracelake.gateway.user_tokens import REFUSED, UserTokens
+from tracelake.runtime.request_middleware import address_of
 from tracelake.settings import IdentitySettings, TlsSettings
 
 DAY = 24 * 3600
@@ -37,11 +38,6 @@ def unknown_user(named: str) -> Unauthenticated:
     if token_named(named) is not None:
         return Unauthenticated(REFUSED, where=WHERE)
     return Unauthenticated(UNKNOWN_USER, where=WHERE, hint=ADDED_BY_ADMIN)
-
-
-def client_of(request: Request) -> str:
-    """The address from which the user calls."""
-    return request.client.host if request.client else "unknown"
 
 
 class UnknownKey(jwt.InvalidTokenError):
@@ -71,7 +67,7 @@ class UserGate:
         claims = await self._verified(token)
         subject = _checked(claims["sub"])
         note_shown(request, "unknown_user", subject)
-        await self._first_logins.ensure_user(subject, claims, client_of(request), WHERE)
+        await self._first_logins.ensure_user(subject, claims, address_of(request), WHERE)
         return subject
 
     async def _verified(self, token: str) -> Mapping[str, Any]:

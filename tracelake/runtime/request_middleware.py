@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import msgspec
 import structlog
+from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tracelake.errors import InvalidRequest
@@ -30,6 +31,11 @@ _HEADER: Final = REQUEST_ID.encode()
 IDENTITY: Final = frozenset({b"authorization", b"x-trace-task-capability", b"x-trace-worker-token", b"x-trace-user"})
 """Headers with the caller's identity."""
 _GIVEN: Final = re.compile(rb"[A-Za-z0-9._-]{1,64}")
+
+
+def address_of(request: Request) -> str:
+    """The address from which the caller is connected."""
+    return request.client.host if request.client else "unknown"
 
 
 class RequestMiddleware:

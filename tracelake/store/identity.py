@@ -9,6 +9,7 @@ from uuid import UUID
 import asyncpg
 
 from tracelake.domain.access.subjects import token_named
+from tracelake.errors import InvitationExpired
 from tracelake.store.queries import Row, find_row, queries
 
 Role = Literal["reader", "writer", "admin"]
@@ -37,11 +38,28 @@ class UserToken(Row, frozen=True):
 
 
 async def find_user(pool: asyncpg.Pool, named: str) -> User | None:
-    """By the subject of a verified token, or by the id of a personal access token (`token_name`)."""
+    """By the subject of a verified token, or by the id of a personal access token (`token_name`).
+
+    Raises InvitationExpired for a subject that was invited and did not call in time.
+    """
     token = token_named(named)
     if token is not None:
         return await find_row(pool, queries("identity")["find_user_of_token"], User, token)
-    return await find_row(pool, queries("identity")["find_user"], User, named)
+    return await _by_subject(pool, named) or await _invited(pool, named)
+
+
+async def _by_subject(pool: asyncpg.Pool, subject: str) -> User | None:
+    return await find_row(pool, queries("identity")["find_user"], User, subject)
+
+
+async def _invited(pool: asyncpg.Pool, subject: str) -> User | None:
+    """The first call of an invited user accepts the invitation."""
+    if await pool.fetchval(queries("identity")["accept_invitation"], subject) is False:
+        raise InvitationExpired(
+            "the invitation of this user has expired",
+            hint="ask an admin of your organisation to invite you again: `trace user add`",
+        )
+    return await _by_subject(pool, subject)  # also if another call has accepted it meanwhile
 
 
 async def find_user_token(pool: asyncpg.Pool, token_hash: bytes) -> UUID | None:

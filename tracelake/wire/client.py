@@ -14,6 +14,7 @@ import msgspec
 
 from tracelake.domain.access.service_tokens import Listener
 from tracelake.errors import (
+    InvitationExpired,
     NotFound,
     Refused,
     ServiceUnavailable,
@@ -262,6 +263,8 @@ class DispatcherClient:
         if answer.status_code == httpx.codes.NOT_FOUND:
             raise NotFound(message_of(answer), where=path)
         if answer.is_error:
+            if isinstance(refusal := refusal_of(answer), InvitationExpired):
+                raise refusal
             raise ServiceUnavailable(f"the Dispatcher answered {answer.status_code}: {message_of(answer)}", where=path)
         return answer
 

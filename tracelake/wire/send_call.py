@@ -14,6 +14,7 @@ from tracelake.errors import (
     Forbidden,
     Incompatible,
     InvalidRequest,
+    InvitationExpired,
     LeaseLost,
     NotFound,
     Refused,
@@ -32,6 +33,7 @@ REFUSALS: dict[str, type[TraceError]] = {
     for kind in (
         InvalidRequest,
         Unauthenticated,
+        InvitationExpired,
         Forbidden,
         NotFound,
         Conflict,

@@ -56,6 +56,9 @@ def test_users_roles_organisations_and_access_are_managed(trace: Trace, running:
     assert "role" in good("user", "show", "oidc|a/b c").out
     assert good("user", "set-role", "oidc|a/b c", "admin", "--json").json["role"] == "admin"
     assert "oidc|a/b c" in good("user", "list").out
+    invited = good("user", "add", "oidc|guest", "--days", "7", "--json").json
+    assert invited["invited_until"][:10] in good("user", "list").out
+    assert "invited until" in good("user", "show", "oidc|guest").out
     assert "finance is created" in good("role", "create", "finance", "--name", "Finance").out
     assert "has role" in good("role", "grant", "finance", "oidc|a/b c").out
     assert "ana@example.org" in good("role", "members", "finance").out

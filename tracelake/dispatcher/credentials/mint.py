@@ -2,23 +2,25 @@
 
 The policy is derived from the token alone (`domain/access/session_policy.py`), not from the request. STS is called
 between two checks of the lease, without a connection: credentials that arrive after the attempt has ended are
-discarded.
+discarded. The second check stores the entry of the audit, so a task gets no key that the audit does not have.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Final
+from typing import Any, Final
 
 import asyncpg
 import structlog
 
 from tracelake.capability.claims import Claims
+from tracelake.dispatcher.audit.credentials import CredentialsEntry
 from tracelake.domain.access.grants import StorageGrant
 from tracelake.domain.access.session_policy import session_policy
 from tracelake.errors import Conflict, Forbidden
 from tracelake.ports import CredentialMinter, SessionKeys
+from tracelake.runtime.coalesce import Coalesced
 from tracelake.settings import CredentialSettings, ObjectSettings
 from tracelake.store.clock import DatabaseClock
 from tracelake.store.tasks import require_running
@@ -38,8 +40,11 @@ class CredentialMint:
     settings: CredentialSettings
     places: ObjectSettings
     clock: DatabaseClock
+    record: Coalesced[CredentialsEntry, None]
+    """Refuses an attempt that has ended."""
 
-    async def mint(self, request: CredentialsRequest, claims: Claims) -> CredentialsAnswer:
+    async def mint(self, request: CredentialsRequest, claims: Claims, origin: str) -> CredentialsAnswer:
+        """`origin`: the address from which the task calls."""
         storage = claims.grants.storage
         if self.minter is None:
             raise Forbidden(
@@ -48,7 +53,10 @@ class CredentialMint:
         policy = session_policy(storage, partition=_partition(self.settings.role_arn))
         await require_running(self.database, request)
         keys = await self.minter.mint(policy, session=session_name(claims), seconds=self._seconds(claims))
-        await require_running(self.database, request)
+        if keys is None:
+            await require_running(self.database, request)
+        else:
+            await self.record(CredentialsEntry(request, origin, _detail(claims, storage, keys)))
         log.info("credentials", folders=len(storage.read), until=keys and keys.expires_at.isoformat())
         return self._answer(claims, storage, keys)
 
@@ -77,6 +85,17 @@ class CredentialMint:
             read=read,
             write=write,
         )
+
+
+def _detail(claims: Claims, storage: StorageGrant, keys: SessionKeys) -> dict[str, Any]:
+    """The key's id, not its secret: the log of the store names it too."""
+    return {
+        "access_key_id": keys.access_key_id,
+        "session": session_name(claims),
+        "until": keys.expires_at.isoformat(),
+        "read": sorted(map(str, storage.read)),
+        "write": sorted(map(str, storage.write)),
+    }
 
 
 def session_name(claims: Claims) -> str:

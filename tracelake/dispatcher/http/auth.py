@@ -13,6 +13,7 @@ from tracelake.dispatcher.identity.known_tokens import KnownTokens
 from tracelake.domain.access.grants import ALWAYS
 from tracelake.domain.access.service_tokens import hash_token, proven_until
 from tracelake.errors import Forbidden, ServiceUnavailable, Unauthenticated
+from tracelake.runtime.request_middleware import address_of
 from tracelake.store.identity import User, find_user
 from tracelake.wire.calls.user_calls import USER
 from tracelake.wire.internal.refusals import RefusalCounts
@@ -33,7 +34,7 @@ class ServiceGate:
         shown = hash_token(shown_token(request))
         found = await self._known.find(shown, "dispatcher")
         if found is None:
-            self._refusals.add("service_token", shown.hex(), request.client.host if request.client else "unknown")
+            self._refusals.add("service_token", shown.hex(), address_of(request))
             raise Unauthenticated(UNKNOWN, where=f"header {SERVICE_TOKEN}")
         return found
 

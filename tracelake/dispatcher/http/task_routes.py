@@ -25,6 +25,7 @@ from tracelake.dispatcher.tasks.store_logs import store_logs
 from tracelake.runtime.crash_points import crash_point
 from tracelake.runtime.listeners import json_response, listener_app
 from tracelake.runtime.logs import is_debugging
+from tracelake.runtime.request_middleware import address_of
 from tracelake.store.db import OUTAGES, answers, unavailable
 from tracelake.wire.calls.read_call import read_message
 from tracelake.wire.internal.identity import CredentialsRequest
@@ -98,7 +99,7 @@ def task_api(control: Control, verifier: Verifier) -> Starlette:
         body = await read_message(request, CredentialsRequest)
         claims = await require_capability(request, verifier, body)
         async with about(control, claims):
-            return json_response(await credential_mint.mint(body, claims))
+            return json_response(await credential_mint.mint(body, claims, address_of(request)))
 
     routes = [
         Route("/v1/task/heartbeat", heartbeat, methods=["POST"]),

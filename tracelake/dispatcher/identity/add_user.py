@@ -18,7 +18,9 @@ from tracelake.wire.user.identity import UserRequest, UserRow
 async def add_user(pool: asyncpg.Pool, admin: User, request: UserRequest) -> UserRow:
     check_user(request.subject, "/subject", request.email)
     async with administer(pool, admin) as connection:
-        added = await insert_user(connection, admin.org_id, request.subject, request.email, request.role)
+        added = await insert_user(
+            connection, admin.org_id, request.subject, request.email, request.role, days=request.days
+        )
         return await show_user(connection, admin.org_id, added)
 
 
@@ -30,10 +32,18 @@ def check_user(subject: str, where: str, email: str | None) -> None:
 
 
 async def insert_user(
-    connection: Connection, org_id: UUID, subject: str, email: str | None, role: Role, *, where: str = "/subject"
+    connection: Connection,
+    org_id: UUID,
+    subject: str,
+    email: str | None,
+    role: Role,
+    *,
+    days: int | None = None,
+    where: str = "/subject",
 ) -> UUID:
     """The id of the new user. Whether the subject that is taken is of another organisation is not said."""
-    values = org_id, subject, compare_key(subject), email, role
+    await connection.execute(queries("users")["remove_expired"], compare_key(subject))
+    values = org_id, subject, compare_key(subject), email, role, days
     added: UUID | None = await connection.fetchval(queries("users")["add_user"], *values)
     if added is None:
         raise Conflict(

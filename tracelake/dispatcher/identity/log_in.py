@@ -13,6 +13,7 @@ import asyncpg
 import structlog
 
 from tracelake.domain.access.subjects import compare_key, why_no_email, why_no_subject
+from tracelake.errors import InvitationExpired
 from tracelake.settings import LoginRule
 from tracelake.store.identity import find_user
 from tracelake.store.login_rules import unusable_rules, why_unusable
@@ -28,8 +29,11 @@ ACTION: Final = "first_login"
 
 
 async def log_in(pool: asyncpg.Pool, rules: Mapping[str, LoginRule], request: UserLoginRequest) -> UserLoginAnswer:
-    if await find_user(pool, request.subject) is not None:
-        return UserLoginAnswer()
+    try:
+        if await find_user(pool, request.subject) is not None:
+            return UserLoginAnswer()
+    except InvitationExpired:
+        return UserLoginAnswer()  # what an admin has decided stands: the call itself is refused
     name = matching_rule(rules, request.claims)
     if name is None:
         return UserLoginAnswer(refused=NO_RULE)

@@ -114,3 +114,27 @@ WITH stored AS (
     RETURNING id
 )
 SELECT count(*) FROM stored;
+
+-- name: store_credentials
+-- Inserts an entry for each attempt that gets credentials, with its origin ($4) and what they are for ($5), if it runs; the
+-- state of its task, or NULL if the attempt or its lease is not the current one.
+WITH asked AS (
+    SELECT * FROM unnest($1::uuid[], $2::int[], $3::uuid[], $4::text[], $5::jsonb[])
+        WITH ORDINALITY AS a (task_id, attempt, lease_token, origin, detail, n)
+), attempts AS (
+    SELECT a.n, t.id, t.org_id, t.status, j.dag_name, j.name, a.attempt, a.origin, a.detail
+      FROM asked a
+      JOIN tasks t ON t.id = a.task_id
+      JOIN jobs j ON j.id = t.job_id
+     WHERE holds_lease(t, a.attempt, a.lease_token) -- fence
+), stored AS (
+    INSERT INTO audit_entries (org_id, actor, action, object, origin, outcome, detail)
+    SELECT p.org_id, 'task ' || p.id, 'credentials', format('dag=%s job=%s attempt=%s', p.dag_name, p.name, p.attempt),
+           p.origin, 'done', p.detail
+      FROM attempts p
+     WHERE p.status = 'Running'
+)
+SELECT p.status::text
+  FROM asked a
+  LEFT JOIN attempts p USING (n)
+ ORDER BY n;

@@ -26,6 +26,8 @@ class UserRequest(Message, frozen=True):
     """The `sub` of the tokens that the identity provider issues."""
     email: AnyText | None = None
     role: Role = "reader"
+    days: Annotated[int, Meta(ge=1, le=365)] | None = None
+    """The invitation expires unless the user calls within so many days; left out, it does not."""
 
 
 class UserRoleRequest(Message, frozen=True):
@@ -40,6 +42,8 @@ class UserRow(Message, frozen=True):
     platform_admin: bool
     org_roles: list[str]
     created_at: datetime
+    invited_until: datetime | None = None
+    """The user has not called yet, and may until then. None: has called, or was invited without a limit."""
 
 
 class UserList(Message, frozen=True):

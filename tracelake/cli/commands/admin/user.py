@@ -19,6 +19,10 @@ Subject = Annotated[
 ]
 PlatformRole = Annotated[Role, typer.Option("--role", help="What the user may do.")]
 NewRole = Annotated[Role, typer.Argument(help="What the user may do from now on.", show_default=False)]
+Days = Annotated[
+    int | None,
+    typer.Option("--days", min=1, max=365, help="Expires unless the user calls within so many days.", metavar="N"),
+]
 Email = Annotated[str | None, typer.Option("--email", help="How the user is shown as an author.", metavar="ADDRESS")]
 
 
@@ -35,8 +39,11 @@ def list_(home: Home = None, json: Json = False) -> None:
         render.as_json(found)
         return
     render.table(
-        ("subject", "e-mail", "role", "organisation roles", "since"),
-        [(user.subject, user.email, user.role, user.org_roles or None, user.created_at) for user in found.users],
+        ("subject", "e-mail", "role", "organisation roles", "since", "invited until"),
+        [
+            (user.subject, user.email, user.role, user.org_roles or None, user.created_at, user.invited_until)
+            for user in found.users
+        ],
     )
 
 
@@ -53,7 +60,13 @@ def show(subject: Subject, home: Home = None, json: Json = False) -> None:
 
 @app.command("add", short_help="Add a user by the subject of the identity provider.")
 def add(
-    subject: Subject, email: Email = None, role: PlatformRole = "reader", home: Home = None, json: Json = False
+    subject: Subject,
+    email: Email = None,
+    role: PlatformRole = "reader",
+    *,
+    days: Days = None,
+    home: Home = None,
+    json: Json = False,
 ) -> None:
     """Add a user by the subject that the identity provider puts into the user's tokens. For admins.
 
@@ -62,7 +75,7 @@ def add(
     from tracelake.cli.api import remote
     from tracelake.wire.user.identity import UserRequest, UserRow
 
-    body = UserRequest(subject=subject, email=email, role=role)
+    body = UserRequest(subject=subject, email=email, role=role, days=days)
     with remote(home) as gateway:
         _show(gateway.call("add_user", UserRow, body=body), in_json=json)
 
@@ -110,6 +123,7 @@ def _show(user: UserRow, *, in_json: bool) -> None:
             ("role", f"{user.role}, and platform admin" if user.platform_admin else user.role),
             ("organisation roles", user.org_roles),
             ("since", user.created_at),
+            ("invited until", user.invited_until),
             ("id", user.id),
         ]
     )
