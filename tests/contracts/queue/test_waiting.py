@@ -116,8 +116,8 @@ async def test_a_closed_queue_leaves_nothing_behind(backend: Backend) -> None:
 
 
 async def test_every_message_of_every_group_is_delivered(backend: Backend, queue: Queue) -> None:
-    each = 20 if backend.adapter == "pgqueue" else 5  # three requests to moto for each ten: it is slow
-    sent = {b"%d/%d/%d" % key for key in itertools.product(range(7), range(3), range(each))}
+    in_a_group = 20 if backend.adapter == "pgqueue" else 5  # three requests to moto for each ten: it is slow
+    sent = {b"%d/%d/%d" % key for key in itertools.product(range(7), range(3), range(in_a_group))}
     groups = {body: tuple(body.decode().split("/")[:2]) for body in sent}
     bodies = sorted(sent)
     for start in range(0, len(bodies), 33):
