@@ -14,11 +14,12 @@ import shutil
 import tempfile
 import time
 from dataclasses import dataclass
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import uvloop
-import yaml
+from ruamel.yaml import YAML
 
 from bench.report import report
 from tests.support.chain.devchain import Devchain, running
@@ -134,13 +135,15 @@ def _database(server: RunningServer, database: Database, name: str) -> str:
 
 def backfill_only(text: str) -> str:
     """The same DAG with the jobs of the backfill alone."""
-    document: dict[str, Any] = yaml.safe_load(text)
+    document: dict[str, Any] = YAML(typ="safe").load(text)
     document["jobs"] = [job for job in document["jobs"] if job["name"] in BACKFILL]
     for job in document["jobs"]:
         if "inputs" in job:
             job["inputs"] = [item for item in job["inputs"] if item["from"].get("job") in BACKFILL]
     document["publish"] = {name: item for name, item in document["publish"].items() if item.get("job") in BACKFILL}
-    return yaml.safe_dump(document)
+    written = StringIO()
+    YAML(typ="safe").dump(document, written)
+    return written.getvalue()
 
 
 if __name__ == "__main__":

@@ -51,6 +51,7 @@ async def test_executors_lost_and_added_and_shuffled_rows_lost_under_a_task_cost
     assert not {file.name for file in lost} & {file.name for file in again}, "by other tasks of Spark"
 
 
+@pytest.mark.long
 @pytest.mark.timeout(1200)
 async def test_executors_are_started_with_the_work_and_ended_after_it(
     cluster: SparkCluster, state_db: str, queue_db: str, data_db: str, tmp_path: Path
@@ -69,17 +70,13 @@ async def test_executors_are_started_with_the_work_and_ended_after_it(
         async with trace_worker(walk, tmp_path, (queue_db, data_db), settings):
             await system.trigger("load", "go")
             await system.settled()
-            for count in (1, 2):
-                await until(lambda: not running_in(workers), "executors without work have ended")
-                await system.trigger("hold", "go")
-                await until_held_below(system, workers)
-                assert len(running_in(workers)) == len(workers)
-                let_go(system)
-                await system.until(ENDED, count)
-                for mark in (system.folder / "marks").iterdir():
-                    mark.unlink()
             await until(lambda: not running_in(workers), "executors without work have ended")
-        await every_row_once(system, [COMPLETED] * 2)
+            await system.trigger("hold", "go")
+            await until_held_below(system, workers)
+            let_go(system)
+            await system.until(ENDED, 1)
+            await until(lambda: not running_in(workers), "executors without work have ended")
+        await every_row_once(system, [COMPLETED])
 
 
 def running_in(workers: list[int]) -> list[psutil.Process]:

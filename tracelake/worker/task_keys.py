@@ -11,6 +11,7 @@ import asyncio
 import base64
 import os
 import socket
+import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
@@ -32,8 +33,9 @@ from tracelake.worker.task_api import WorkerTaskApi
 
 SOON: Final = timedelta(minutes=6)
 """Keys that end sooner are replaced. The store's client asks five minutes before the end of those that it has."""
-ANSWER_SECONDS: Final = 300.0
-"""The Dispatcher may be away for a while."""
+OUTAGE_SECONDS: Final = 240.0
+"""How long the Dispatcher or STS may be away before a call of the store fails, and with it the attempt."""
+ANSWER_SECONDS: Final = OUTAGE_SECONDS + 120.0
 NONCE_BYTES: Final = 12
 _LONGEST_LINE: Final = 256
 
@@ -112,13 +114,15 @@ class TaskKeys:
             yield
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with suppress(OSError, ValueError):
-            name = (await reader.readline()).decode("latin1").strip()
-            attempt = self._attempts.get(name)
-            if attempt is not None:
-                writer.write(_encrypted(attempt.secret, name, await attempt.answer(self._tasks)))
-                await writer.drain()
-        writer.close()
+        try:
+            with suppress(OSError, ValueError):
+                name = (await reader.readline()).decode("latin1").strip()
+                attempt = self._attempts.get(name)
+                if attempt is not None:
+                    writer.write(_encrypted(attempt.secret, name, await attempt.answer(self._tasks)))
+                    await writer.drain()
+        finally:
+            writer.close()
 
 
 @dataclass
@@ -143,12 +147,16 @@ class _Attempt:
         request = CredentialsRequest(
             task_id=claimed.task.task_id, attempt=claimed.attempt, lease_token=claimed.lease_token
         )
+        end = time.monotonic() + OUTAGE_SECONDS
         try:
             answer = await retry_with_backoff(
-                lambda: tasks.credentials(self.api.token, request), is_over=self.api.lost.is_set
+                lambda: tasks.credentials(self.api.token, request),
+                is_over=lambda: self.api.lost.is_set() or time.monotonic() > end,
             )
-        except Unavailable:
-            raise LeaseLost("the lease was lost", where="/lease_token") from None
+        except Unavailable as away:
+            if self.api.lost.is_set():
+                raise LeaseLost("the lease was lost", where="/lease_token") from away
+            raise
         if isinstance(answer, SessionCredentials):
             return answer
         raise CredentialsUnavailable("the object store is a disk, which has no keys", where="worker.task_credentials")
