@@ -15,7 +15,6 @@ from contextlib import asynccontextmanager
 from importlib import import_module
 from typing import TYPE_CHECKING, Final, NoReturn
 
-from tracelake.errors import SettingsError
 from tracelake.runtime.process import Process, hide_memory, run_process
 from tracelake.settings import (
     SANDBOXES,
@@ -178,9 +177,6 @@ def task_objects(settings: Settings) -> OpenStore | None:
     """The S3 store of a worker's tasks, of what returns their keys; None: they use the worker's own."""
     if not settings.worker.task_credentials:
         return None
-    if settings.objects.backend == "disk":
-        hint = "remove the setting, or choose another objects.backend"
-        raise SettingsError("a disk store has no keys", where="worker.task_credentials", hint=hint)
     from tracelake.adapters.objects_s3 import S3Objects
 
     return lambda keys: S3Objects(settings.objects.region, settings.objects.endpoint, keys=keys)

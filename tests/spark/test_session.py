@@ -211,7 +211,6 @@ def test_a_setting_of_executors_is_spelt_as_spark_does_and_what_is_unset_is_left
     few = SparkSettings(master="k8s://https://host", max_executors=4, executor_idle_seconds=5, driver_host="driver")
     assert cluster_conf(few) == {
         "spark.driver.host": "driver",
-        "spark.driver.bindAddress": "0.0.0.0",  # noqa: S104 - executors connect to it
         "spark.dynamicAllocation.enabled": "true",
         "spark.dynamicAllocation.minExecutors": "0",
         "spark.dynamicAllocation.maxExecutors": "4",

@@ -50,7 +50,6 @@ SLOWEST = (
     "tests/lite/test_demo.py",
     "tests/cluster/test_standalone.py",
     "tests/cluster/test_executors.py",
-    "tests/cluster/test_kubernetes.py",
     "tests/cluster/test_task_credentials.py",
     "tests/upgrade/test_former_home.py",
     "tests/spark/test_class_archive.py",

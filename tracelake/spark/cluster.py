@@ -13,8 +13,6 @@ def cluster_conf(settings: SparkSettings) -> dict[str, str]:
     """Of what is set; the rest is left to `spark-defaults.conf`. Empty where Spark has no executors of ours."""
     values = {
         "spark.driver.host": settings.driver_host,
-        # Of a machine whose address it is not, such as a service in front of a pod, Java could not listen on it.
-        "spark.driver.bindAddress": "0.0.0.0" if settings.driver_host else None,  # noqa: S104 - executors connect
         "spark.executor.memory": settings.executor_memory,
         "spark.executor.cores": settings.executor_cores,
         "spark.kubernetes.container.image": settings.kubernetes_image,

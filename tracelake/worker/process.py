@@ -36,6 +36,7 @@ ARCHIVE_AFTER_SECONDS = 60.0
 
 async def main(process: Process, queue: Queue, objects: ObjectStore, open_store: OpenStore | None = None) -> None:
     """`open_store`: the store of tasks that have keys of their own; None: they use `objects`."""
+    check_task_credentials(process.settings)
     settings = process.settings
     worker_id, usable = f"worker {socket.gethostname()}:{os.getpid()}", resources(settings)
     async with (
@@ -78,6 +79,13 @@ async def main(process: Process, queue: Queue, objects: ObjectStore, open_store:
             watch.cancel()
         if runner.spark_lost.is_set():
             raise SetupError("Spark has ended, so this worker ends too", hint="its supervisor starts both anew")
+
+
+def check_task_credentials(settings: Settings) -> None:
+    """SettingsError if tasks are to have keys of a store that has none."""
+    if settings.worker.task_credentials and settings.objects.backend == "disk":
+        hint = "remove the setting, or choose another objects.backend"
+        raise SettingsError("a disk store has no keys", where="worker.task_credentials", hint=hint)
 
 
 @asynccontextmanager
