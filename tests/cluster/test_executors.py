@@ -1,13 +1,12 @@
 """Executors of a real standalone cluster come and go under a task, and take the rows that they had shuffled with them.
 
-About 40 s each on two free cores: a master, Spark workers and `trace worker` are processes of their own.
+About 40 s on two free cores: a master, Spark workers and `trace worker` are processes of their own.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
 
-import psutil
 import pytest
 
 from tests.support.spark.cluster import SparkCluster, executors_of, family_of, kill, trace_worker
@@ -49,38 +48,6 @@ async def test_executors_lost_and_added_and_shuffled_rows_lost_under_a_task_cost
         await every_row_once(system, [COMPLETED])
     assert {shuffle_of(file) for file in lost} & {shuffle_of(file) for file in again}, "the same shuffle was done again"
     assert not {file.name for file in lost} & {file.name for file in again}, "by other tasks of Spark"
-
-
-@pytest.mark.long
-@pytest.mark.timeout(1200)
-async def test_executors_are_started_with_the_work_and_ended_after_it(
-    cluster: SparkCluster, state_db: str, queue_db: str, data_db: str, tmp_path: Path
-) -> None:
-    master = cluster.master()
-    workers = [cluster.worker(master), cluster.worker(master)]
-    async with walking(state_db, queue_db, tmp_path) as walk:
-        system = await with_numbers(walk, tmp_path)
-        settings = {
-            **cluster.settings(master),
-            "TRACE_SPARK__EXECUTOR_MEMORY": "512m",
-            "TRACE_SPARK__EXECUTOR_CORES": "1",
-            "TRACE_SPARK__MAX_EXECUTORS": "2",
-            "TRACE_SPARK__EXECUTOR_IDLE_SECONDS": "1",
-        }
-        async with trace_worker(walk, tmp_path, (queue_db, data_db), settings):
-            await system.trigger("load", "go")
-            await system.settled()
-            await until(lambda: not running_in(workers), "executors without work have ended")
-            await system.trigger("hold", "go")
-            await until_held_below(system, workers)
-            let_go(system)
-            await system.until(ENDED, 1)
-            await until(lambda: not running_in(workers), "executors without work have ended")
-        await every_row_once(system, [COMPLETED])
-
-
-def running_in(workers: list[int]) -> list[psutil.Process]:
-    return [executor for worker in workers for executor in executors_of(worker)]
 
 
 def shuffle_of(file: Path) -> str:
