@@ -49,6 +49,7 @@ def test_the_home_option_wins_over_the_home_variable(tmp_path: Path) -> None:
     assert load_settings({"TRACE_HOME": str(tmp_path)}).home == tmp_path
 
 
+ON_CLUSTER = {"TRACE_SPARK__MASTER": "spark://host:7077"}
 REFUSED = [
     ({"TRACE_SPRAK__MASTER": "x"}, "TRACE_SPRAK__MASTER", "TRACE_SPARK__MASTER"),
     ({"TRACE_SPARK__MASTR": "x"}, "TRACE_SPARK__MASTR", "TRACE_SPARK__MASTER"),
@@ -68,6 +69,12 @@ REFUSED = [
     ({"TRACE_QUEUE__BACKEND": "sqs", "TRACE_QUEUE__PREFIX": "x" * 12}, "queue.prefix", "config show"),
     ({"TRACE_QUEUE__BACKEND": "sqs", "TRACE_QUEUE__POLL_SECONDS": "21"}, "queue.poll_seconds", "config show"),
     ({"TRACE_CLIENT__TOKEN": "aws-secret:name"}, "client.token", "config show"),
+    ({"TRACE_SPARK__EXECUTOR_MEMORY": "1g"}, "spark", "config show"),
+    ({**ON_CLUSTER, "TRACE_SPARK__EXECUTOR_MEMORY": "much"}, "spark.executor_memory", "config show"),
+    ({**ON_CLUSTER, "TRACE_SPARK__MIN_EXECUTORS": "1"}, "spark", "config show"),
+    ({**ON_CLUSTER, "TRACE_SPARK__MIN_EXECUTORS": "3", "TRACE_SPARK__MAX_EXECUTORS": "2"}, "spark", "config show"),
+    ({**ON_CLUSTER, "TRACE_SPARK__KUBERNETES_IMAGE": "registry.example/x"}, "spark", "config show"),
+    ({**ON_CLUSTER, "TRACE_SPARK__KUBERNETES_NAMESPACE": "A_B"}, "spark.kubernetes_namespace", "config show"),
 ]
 
 

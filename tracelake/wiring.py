@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from tracelake.wire.client import DispatcherClient, TaskClient
     from tracelake.wire.internal.identity import SessionCredentials
     from tracelake.worker.run_udf import RunsFunctions
+    from tracelake.worker.task_keys import OpenStore
 
 FOLDERS: Final = {"runner": "udf"}
 """Processes whose folder has another name."""
@@ -85,6 +86,9 @@ def _main_of(name: str) -> Callable[[Process], Awaitable[None]]:
             await main(process, make_objects(settings))
         elif name == "runner":
             await main(process, make_objects(settings), session_objects, _take_udf_tasks)
+        elif name == "worker":
+            async with open_queue(settings) as queue:
+                await main(process, queue, make_objects(settings), task_objects(settings))
         elif name == "dispatcher":
             async with (
                 open_queue(settings) as queue,
@@ -167,6 +171,15 @@ def session_objects(keys: SessionCredentials) -> ObjectStore:
     from tracelake.adapters.objects_s3 import S3Objects
 
     return S3Objects(keys.region, keys.endpoint, keys.access_key_id, keys.secret_access_key, keys.session_token)
+
+
+def task_objects(settings: Settings) -> OpenStore | None:
+    """The S3 store of a worker's tasks, of what returns their keys; None: they use the worker's own."""
+    if not settings.worker.task_credentials:
+        return None
+    from tracelake.adapters.objects_s3 import S3Objects
+
+    return lambda keys: S3Objects(settings.objects.region, settings.objects.endpoint, keys=keys)
 
 
 @asynccontextmanager

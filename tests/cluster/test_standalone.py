@@ -63,14 +63,7 @@ async def test_a_spark_worker_is_killed_in_the_middle_and_the_dag_ends_with_ever
     async with walking(state_db, queue_db, tmp_path) as walk:
         system = OperatorSystem(walk, cast("SparkSession", None), Resources(), tmp_path)  # Spark is elsewhere
         await system.deploy(DAG.replace("FOLDER", str(marks)))
-        far = {
-            "SPARK_CONF_DIR": str(cluster.conf),
-            "SPARK_LOCAL_IP": "127.0.0.1",
-            "TRACE_SPARK__MASTER": master,
-            "TRACE_SPARK__PYTHON": str(cluster.python),
-            "TRACE_SPARK__DRIVER_MEMORY": "512m",
-        }
-        async with trace_worker(walk, tmp_path, (queue_db, data_db), far) as pid:
+        async with trace_worker(walk, tmp_path, (queue_db, data_db), cluster.settings(master)) as pid:
             await system.trigger("far", "go")
             killed = await until_both_are_busy(marks, workers, pid)
             kill(family_of(killed))

@@ -43,14 +43,16 @@ def of_a_task(request: Request, session: Policy, *, identity: list[Policy] | Non
     return is_allowed(request, rights, resource=policy, session=session)
 
 
-@pytest.fixture(scope="module")
-def world(seaweedfs: SeaweedFS) -> Iterator[World]:
+@pytest.fixture(scope="module", params=[None, [ANYTHING]], ids=["the role of tasks", "a role with all rights"])
+def world(request: pytest.FixtureRequest, seaweedfs: SeaweedFS) -> Iterator[World]:
+    """The session policy gives the same verdicts for any role, such as one of jobs of EMR."""
     root = f"datasets/w{uuid4().hex[:8]}"
     grant = grant_in(root)
     policy = json.loads(session_policy(grant))
     platform = seaweedfs.keys.platform
     ours, theirs = (s3_client(seaweedfs, platform.access, platform.secret) for _ in range(2))
-    judge_requests(theirs, lambda request: of_a_task(request, policy), STACK.arn("TaskRole"))
+    principal = STACK.arn("TaskRole" if request.param is None else "WorkerRole")
+    judge_requests(theirs, lambda asked: of_a_task(asked, policy, identity=request.param), principal)
     made = World(root, seaweedfs, theirs, ours, grant)
     fill(made)
     yield made

@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,8 +18,12 @@ import pytest
 from tests.support import ROOT
 from tests.support.spark.session import QUICK, end_shared
 from tracelake.errors import JavaMissing, SettingsError, SetupError
+from tracelake.query.spark.jvm import query_options
+from tracelake.settings import Settings, SparkSettings, load_settings
+from tracelake.sink.process import spark_options
 from tracelake.spark import configuration
 from tracelake.spark import session as session_module
+from tracelake.spark.cluster import cluster_conf
 from tracelake.spark.configuration import FIXED, SparkOptions, settings
 from tracelake.spark.java import find_java
 from tracelake.spark.launch import class_path
@@ -200,6 +204,47 @@ def test_a_cluster_master_is_not_bound_to_loopback_and_keeps_the_clusters_variab
         assert (given.get("HADOOP_CONF_DIR") == "/etc/hadoop") == (not local)
         assert (given.get("SPARK_CONF_DIR") == "/etc/spark") == (not local)
         assert SECRET not in given.values()
+
+
+def test_a_setting_of_executors_is_spelt_as_spark_does_and_what_is_unset_is_left_to_the_cluster() -> None:
+    assert cluster_conf(SparkSettings(master="spark://host:7077")) == {}
+    few = SparkSettings(master="k8s://https://host", max_executors=4, executor_idle_seconds=5, driver_host="driver")
+    assert cluster_conf(few) == {
+        "spark.driver.host": "driver",
+        "spark.dynamicAllocation.enabled": "true",
+        "spark.dynamicAllocation.minExecutors": "0",
+        "spark.dynamicAllocation.maxExecutors": "4",
+        "spark.dynamicAllocation.shuffleTracking.enabled": "true",
+        "spark.dynamicAllocation.executorIdleTimeout": "5s",
+        "spark.dynamicAllocation.shuffleTracking.timeout": "5s",
+    }
+    pods = SparkSettings(
+        master="k8s://https://host",
+        executor_memory="2g",
+        executor_cores=2,
+        kubernetes_image="registry.example/x",
+        kubernetes_namespace="trace",
+        kubernetes_service_account="executor",
+        kubernetes_pod_template=Path("/etc/pod.yaml"),
+        kubernetes_driver_pod="worker-0",
+    )
+    assert cluster_conf(pods) == {
+        "spark.executor.memory": "2g",
+        "spark.executor.cores": "2",
+        "spark.kubernetes.container.image": "registry.example/x",
+        "spark.kubernetes.namespace": "trace",
+        "spark.kubernetes.authenticate.executor.serviceAccountName": "executor",
+        "spark.kubernetes.executor.podTemplateFile": "/etc/pod.yaml",
+        "spark.kubernetes.driver.pod.name": "worker-0",
+    }
+
+
+@pytest.mark.parametrize("process", [spark_options, query_options])
+def test_the_sink_and_queries_keep_the_settings_of_executors(
+    process: Callable[[Settings], SparkOptions], tmp_path: Path
+) -> None:
+    env = {"TRACE_SPARK__MASTER": "spark://host:7077", "TRACE_SPARK__EXECUTOR_MEMORY": "2g"}
+    assert process(load_settings(env, home=tmp_path)).conf["spark.executor.memory"] == "2g"
 
 
 def test_the_class_path_names_each_jar_once_and_in_order(tmp_path: Path) -> None:

@@ -49,6 +49,8 @@ SLOWEST = (
     "tests/spark/test_session_processes.py",
     "tests/lite/test_demo.py",
     "tests/cluster/test_standalone.py",
+    "tests/cluster/test_executors.py",
+    "tests/cluster/test_task_credentials.py",
     "tests/upgrade/test_former_home.py",
     "tests/spark/test_class_archive.py",
     "tests/faults/test_faulty_queue.py",

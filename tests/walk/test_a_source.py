@@ -24,6 +24,7 @@ from tracelake.dispatcher.sources.keep_running import KeepSourcesRunning
 from tracelake.dispatcher.sources.stop_all import release_sources
 from tracelake.operators.api.context import Resources, TaskApi
 from tracelake.operators.api.outcome import Outcome
+from tracelake.ports import ObjectStore
 from tracelake.store.identity import User
 from tracelake.wire.task.lifecycle import Claimed, TaskPayload
 from tracelake.wire.task.outputs import CompleteRequest, EventBody
@@ -73,7 +74,8 @@ class Sources(Runner):
 
     follow: Callable[[TaskPayload, TaskApi], Outcome] = field(default_factory=Follower)
 
-    def _outcome(self, claimed: Claimed, listener: TaskApi, fence: dict[str, Any]) -> Finished:
+    def _outcome(self, claimed: Claimed, listener: TaskApi, fence: dict[str, Any], objects: ObjectStore) -> Finished:
+        del objects
         outcome = self.follow(claimed.task, listener)
         return Finished(CompleteRequest(**fence, status="Completed", state=outcome.state))
 

@@ -13,6 +13,7 @@ from tests.support.dispatcher.staged_files import COLUMNS, Partition, staged
 from tests.support.systems.walk import walking, working
 from tests.support.verbs import trigger
 from tracelake.operators.api.context import Resources, TaskApi
+from tracelake.ports import ObjectStore
 from tracelake.wire.task.lifecycle import Claimed
 from tracelake.wire.task.markers import ColumnEntry
 from tracelake.wire.task.outputs import CompleteRequest
@@ -29,8 +30,8 @@ WRITTEN: list[tuple[Partition, list[ColumnEntry]]] = [((0, 9), COLUMNS), ((10, 1
 class Writers(Runner):
     """Writes files in the place of an operator, and needs no Spark."""
 
-    def _outcome(self, claimed: Claimed, listener: TaskApi, fence: dict[str, Any]) -> Finished:
-        del listener
+    def _outcome(self, claimed: Claimed, listener: TaskApi, fence: dict[str, Any], objects: ObjectStore) -> Finished:
+        del listener, objects
         partition, columns = WRITTEN[claimed.task.scope.cursor or 0]
         outputs = staged(self.objects, claimed, partition, columns=columns)
         return Finished(CompleteRequest(**fence, status="Completed", outputs=outputs))

@@ -5,10 +5,11 @@ One store per bucket, made with the first call for it; a copy in another process
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import partial
 from typing import Any, Final, Self
 
 import obstore
@@ -17,7 +18,7 @@ from obstore.store import S3Store
 
 from tracelake.domain.access.object_names import Folder, ObjectName
 from tracelake.errors import NotFound, ObjectExists, ObjectsUnavailable
-from tracelake.ports import StoredObject
+from tracelake.ports import SessionKeys, StoredObject
 from tracelake.settings import ObjectSettings
 
 RETRIES: Final[Any] = {"max_retries": 4, "retry_timeout": timedelta(seconds=30)}
@@ -32,6 +33,8 @@ class S3Objects:
     access_key_id: str | None = None
     secret_access_key: str | None = field(default=None, repr=False)
     session_token: str | None = field(default=None, repr=False)
+    keys: Callable[[], SessionKeys] | None = field(default=None, repr=False)
+    """What returns keys that end, in place of those above: asked when there are none, and before they end."""
     _stores: dict[str, S3Store] = field(default_factory=dict, repr=False, compare=False)
 
     @classmethod
@@ -99,6 +102,8 @@ class S3Objects:
         more: dict[str, Any] = {}
         if self.endpoint is not None:
             more |= {"endpoint": self.endpoint, "virtual_hosted_style_request": False}
+        if self.keys is not None:
+            more |= {"credential_provider": partial(_credential, self.keys)}
         if self.access_key_id is not None:
             more |= {"access_key_id": self.access_key_id, "secret_access_key": self.secret_access_key}
         if self.session_token is not None:
@@ -111,6 +116,16 @@ class S3Objects:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state, _stores={})
+
+
+def _credential(keys: Callable[[], SessionKeys]) -> dict[str, Any]:
+    found = keys()
+    return {
+        "access_key_id": found.access_key_id,
+        "secret_access_key": found.secret_access_key,
+        "token": found.session_token,
+        "expires_at": found.expires_at,
+    }
 
 
 def _stored(bucket: str, found: Any) -> StoredObject:

@@ -19,7 +19,7 @@ from tracelake.settings.access import (
     TokenSettings,
 )
 from tracelake.settings.base import Group
-from tracelake.settings.data_plane import QuerySettings, SinkSettings, SparkSettings, WorkerSettings
+from tracelake.settings.data_plane import QuerySettings, SinkSettings, WorkerSettings
 from tracelake.settings.databases import DataSettings, QueueSettings, StateSettings
 from tracelake.settings.delivery import DeliverySettings
 from tracelake.settings.dispatcher import DispatcherSettings, FlowSettings, LoopSettings
@@ -50,6 +50,7 @@ from tracelake.settings.runtimes import RUNTIMES, SANDBOXES, OperatorSettings, R
 from tracelake.settings.secrets.references import SecretReference
 from tracelake.settings.secrets.resolve import references_in, with_values
 from tracelake.settings.secrets.secrets_manager import SecretsManagerSettings
+from tracelake.settings.spark import SparkSettings
 from tracelake.settings.storage import BundleSettings, CredentialSettings, ObjectSettings
 from tracelake.settings.telemetry import LogSettings, MetricsSettings, TracingSettings
 from tracelake.settings.udf import UdfSettings

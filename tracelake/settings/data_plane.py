@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal, Self
 
-from pydantic import SecretStr, field_validator, model_validator
+from pydantic import model_validator
 
 from tracelake.settings.base import Group, setting
 
@@ -191,8 +191,15 @@ class WorkerSettings(Group):
 
     limits_host: str = setting(
         "127.0.0.1",
-        "The address where the executors of its Spark ask whether a request to a node fits the limits of `rpc_pools`;"
-        " with Spark on a cluster, one of this machine that the executors can reach.",
+        "The address where the executors of its Spark ask whether a request to a node fits the limits of `rpc_pools`,"
+        " and for keys of the object store (`task_credentials`); with Spark on a cluster, one of this machine that the"
+        " executors can reach.",
+    )
+
+    task_credentials: bool = setting(
+        default=False,
+        why="Tasks read and write the object store with keys of their own, on executors too: for the folders of their"
+        " token alone, and replaced before they end. It needs `credentials.role_arn` of the Dispatcher.",
     )
 
     @model_validator(mode="after")
@@ -247,39 +254,3 @@ class SinkSettings(Group):
     batches_kept_seconds: int = setting(
         3600, "How long a batch stays in the object store after its rows are committed; dead ones stay.", unit="s", ge=0
     )
-
-
-class SparkSettings(Group):
-    """Spark."""
-
-    master: str = setting("local[*]", "The Spark master; `local[*]` is this machine, all cores.")
-    remote: str | None = setting(
-        None, "A Spark Connect server in place of a master.", unit="sc:// URL", pattern=r"^sc://"
-    )
-    remote_token: SecretStr | None = setting(None, "The token for the Spark Connect server.")
-    python: Path | None = setting(
-        None,
-        "The Python of a cluster's executors, by its path there, with the packages Trace needs; ours is sent to them.",
-        unit="file",
-    )
-    driver_memory: str = setting("1g", "Heap of the process that drives Spark.", unit="JVM size", pattern=r"^\d+[mg]$")
-    shuffle_partitions: int = setting(4, "Partitions after a shuffle; about twice the cores.", unit="count", ge=1)
-    quick_compiler: bool = setting(
-        default=False,
-        why="Java compiles quickly and no better, for short runs: what moves many rows takes twice as long or more.",
-    )
-
-    @field_validator("remote")
-    @classmethod
-    def _keeps_no_token(cls, remote: str | None) -> str | None:
-        if remote and ("token=" in remote.lower() or "@" in remote):
-            raise ValueError("an address is shown to people: a token goes into spark.remote_token")
-        return remote
-
-    @property
-    def remote_url(self) -> str | None:
-        """With the token, in Spark's syntax."""
-        if self.remote is None or self.remote_token is None:
-            return self.remote
-        slash = "" if "/" in self.remote.removeprefix("sc://") else "/"
-        return f"{self.remote}{slash};token={self.remote_token.get_secret_value()}"

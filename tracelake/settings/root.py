@@ -25,7 +25,7 @@ from tracelake.settings.access import (
     TokenSettings,
 )
 from tracelake.settings.base import Group, setting
-from tracelake.settings.data_plane import QuerySettings, SinkSettings, SparkSettings, WorkerSettings
+from tracelake.settings.data_plane import QuerySettings, SinkSettings, WorkerSettings
 from tracelake.settings.databases import DataSettings, QueueSettings, StateSettings
 from tracelake.settings.delivery import DeliverySettings
 from tracelake.settings.dispatcher import DispatcherSettings, FlowSettings, LoopSettings
@@ -40,6 +40,7 @@ from tracelake.settings.secrets.hooks import HookSecret
 from tracelake.settings.secrets.jobs import JobSecret
 from tracelake.settings.secrets.references import is_reference
 from tracelake.settings.secrets.secrets_manager import SecretsManagerSettings
+from tracelake.settings.spark import SparkSettings
 from tracelake.settings.storage import BundleSettings, CredentialSettings, ObjectSettings
 from tracelake.settings.telemetry import FaultSettings, LogSettings, MetricsSettings, TracingSettings
 from tracelake.settings.udf import UdfSettings

@@ -54,11 +54,12 @@ async def main(process: Process, queue: Queue, objects: ObjectStore) -> None:
 
 
 def spark_options(settings: Settings) -> SparkOptions:
+    options = options_for(settings, "sink")
     return replace(
-        options_for(settings, "sink"),
+        options,
         driver_memory=settings.sink.driver_memory,
         quick_compiler=True,  # rows are checked in Python and merged in Postgres
-        conf={} if settings.spark.quick_compiler else QUICK,
+        conf={**options.conf, **({} if settings.spark.quick_compiler else QUICK)},
     )
 
 

@@ -14,6 +14,7 @@ import structlog
 
 from tracelake.settings import Settings
 from tracelake.spark.archive_location import archive_for, installed_cache
+from tracelake.spark.cluster import cluster_conf
 from tracelake.spark.configuration import SparkOptions
 from tracelake.spark.java import Java, find_java
 from tracelake.spark.session import WarmReport, is_alive, kill_session, start_session, stop_session, warm
@@ -37,6 +38,7 @@ def options_for(settings: Settings, process: str) -> SparkOptions:
         shuffle_partitions=settings.spark.shuffle_partitions,
         python=str(settings.spark.python or sys.executable),
         quick_compiler=settings.spark.quick_compiler,
+        conf=cluster_conf(settings.spark),
     )
 
 

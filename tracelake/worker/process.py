@@ -21,9 +21,10 @@ from tracelake.runtime.redact import redactor
 from tracelake.settings import RpcPoolSettings, Settings
 from tracelake.spark.owner import SparkOwner, options_for
 from tracelake.store.db import answers, open_pool, required
-from tracelake.wire.client import dispatcher_client, task_client
+from tracelake.wire.client import TaskClient, dispatcher_client, task_client
 from tracelake.worker.lease_rpc_shares import leased_pools
 from tracelake.worker.run_task import Runner
+from tracelake.worker.task_keys import OpenStore, TaskKeys
 from tracelake.worker.wrapper import Wrapper
 
 log = structlog.get_logger()
@@ -33,7 +34,9 @@ ARCHIVE_AFTER_SECONDS = 60.0
 """Making the class archive takes a core for some seconds: not while the system starts, nor in a short run."""
 
 
-async def main(process: Process, queue: Queue, objects: ObjectStore) -> None:
+async def main(process: Process, queue: Queue, objects: ObjectStore, open_store: OpenStore | None = None) -> None:
+    """`open_store`: the store of tasks that have keys of their own; None: they use `objects`."""
+    check_task_credentials(process.settings)
     settings = process.settings
     worker_id, usable = f"worker {socket.gethostname()}:{os.getpid()}", resources(settings)
     async with (
@@ -45,9 +48,19 @@ async def main(process: Process, queue: Queue, objects: ObjectStore) -> None:
         # In this order: where all of it starts at once, there is no Dispatcher before there are databases.
         await wait_for_service(process, "the Dispatcher", dispatcher.ready)
         await wait_for_service(process, "data Postgres", lambda: answers(data))
-        async with leased_pools(dispatcher, worker_id, usable.rpc_pools, settings.worker.limits_host) as pools:
+        async with (
+            leased_pools(dispatcher, worker_id, usable.rpc_pools, settings.worker.limits_host) as pools,
+            _task_keys(tasks, settings, open_store) as keys,
+        ):
             usable = replace(usable, rpc_pools=pools)
-            runner = Runner(objects, usable, spark.session(), hide=redactor(settings), secrets=settings.secrets)
+            runner = Runner(
+                objects,
+                usable,
+                spark.session(),
+                hide=redactor(settings),
+                secrets=settings.secrets,
+                task_keys=keys,
+            )
             wrapper = Wrapper(
                 queue=queue,
                 queue_name=queue_of(settings),
@@ -66,6 +79,25 @@ async def main(process: Process, queue: Queue, objects: ObjectStore) -> None:
             watch.cancel()
         if runner.spark_lost.is_set():
             raise SetupError("Spark has ended, so this worker ends too", hint="its supervisor starts both anew")
+
+
+def check_task_credentials(settings: Settings) -> None:
+    """SettingsError if tasks are to have keys of a store that has none."""
+    if settings.worker.task_credentials and settings.objects.backend == "disk":
+        hint = "remove the setting, or choose another objects.backend"
+        raise SettingsError("a disk store has no keys", where="worker.task_credentials", hint=hint)
+
+
+@asynccontextmanager
+async def _task_keys(
+    tasks: TaskClient, settings: Settings, open_store: OpenStore | None
+) -> AsyncIterator[TaskKeys | None]:
+    if open_store is None:
+        yield None
+        return
+    keys = TaskKeys(tasks, settings.worker.limits_host, open_store)
+    async with keys.serving():
+        yield keys
 
 
 async def _stop_without_spark(process: Process, runner: Runner, spark: SparkOwner) -> None:

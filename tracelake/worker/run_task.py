@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -69,6 +69,14 @@ class RunsTasks(Protocol):
         ...
 
 
+class OpensObjects(Protocol):
+    """Opens the object store for a task."""
+
+    def open(self, claimed: Claimed, api: TaskApi) -> AbstractContextManager[ObjectStore]:
+        """With the rights of this attempt alone, while it runs."""
+        ...
+
+
 def run_pure(task: TaskPayload) -> Outcome:
     """An operator without rows."""
     return IN_PROCESS[task.operator].run(task, task.state)
@@ -88,6 +96,8 @@ class Runner:
     """Redacts secrets in errors and progress."""
     secrets: Mapping[str, SecretStr] = field(default_factory=dict)
     """All that this worker has, by name in small letters; a task gets those that its job names."""
+    task_keys: OpensObjects | None = None
+    """Opens the store with a task's own rights; None: tasks use `objects`."""
 
     def run(self, claimed: Claimed, api: TaskApi) -> Finished:
         """The operator's outcome as a completion; an error of its own is a failure of the task, never of the worker.
@@ -109,8 +119,8 @@ class Runner:
 
     def _run(self, claimed: Claimed, api: TaskApi, fence: dict[str, Any]) -> Finished:
         try:
-            with self._tagged(claimed):
-                return self._outcome(claimed, api, fence)
+            with self._tagged(claimed), self._opened(claimed, api) as objects:
+                return self._outcome(claimed, api, fence, objects)
         except TraceError as wrong:
             self._refuse_if_spark_is_lost(wrong)
             # Cut after the redaction: half a secret would not be found.
@@ -146,18 +156,18 @@ class Runner:
             self.spark_lost.set()
             raise Unavailable("Spark has ended under this task") from wrong
 
-    def _outcome(self, claimed: Claimed, api: TaskApi, fence: dict[str, Any]) -> Finished:
+    def _outcome(self, claimed: Claimed, api: TaskApi, fence: dict[str, Any], objects: ObjectStore) -> Finished:
         task = claimed.task
         if task.operator in IN_PROCESS:
             return Finished(_completed(fence, self.pure(task)))
-        context = self._context(claimed, api)
+        context = self._context(claimed, api, objects)
         outcome = WORKER_OPERATORS[task.operator].run(context) or Outcome()
         outputs = [body for output in context.outputs for body in output.finish()]
         events = [event for output in context.outputs for event in output.events()]
         request = _completed(fence, outcome, outputs=outputs, events=[*events, *outcome.events])
         return Finished(request, outcome.after_commit, outcome.left_out)
 
-    def _context(self, claimed: Claimed, api: TaskApi) -> TaskContext[Any]:
+    def _context(self, claimed: Claimed, api: TaskApi, objects: ObjectStore) -> TaskContext[Any]:
         task = claimed.task
         operator = WORKER_OPERATORS.get(task.operator)
         if operator is None:
@@ -168,12 +178,15 @@ class Runner:
         named = (task.secrets or ()) if operator.spec.takes_secrets else ()
         secrets = secrets_of_job(named, self.secrets, claimed.secret_values or {})
         resources = self._counted(tag_of(claimed))
-        return TaskContext(task, org_id, config, self.spark, self.objects, api, resources, secrets, self.hide)
+        return TaskContext(task, org_id, config, self.spark, objects, api, resources, secrets, self.hide)
 
     def _counted(self, tag: str) -> Resources:
         """Its calls to nodes are counted for this attempt."""
         pools = {name: replace(pool, counted_for=tag) for name, pool in self.resources.rpc_pools.items()}
         return replace(self.resources, rpc_pools=pools)
+
+    def _opened(self, claimed: Claimed, api: TaskApi) -> AbstractContextManager[ObjectStore]:
+        return self.task_keys.open(claimed, api) if self.task_keys else nullcontext(self.objects)
 
     @contextmanager
     def _tagged(self, claimed: Claimed) -> Iterator[None]:

@@ -88,6 +88,20 @@ class SparkCluster:
         self._daemon("worker.Worker", "--cores", "1", "--memory", "600m", "--work-dir", str(place), master)
         return self.started[-1].pid
 
+    def settings(self, master: str) -> dict[str, str]:
+        """Of a `trace worker` that runs on this cluster."""
+        return {
+            "SPARK_CONF_DIR": str(self.conf),
+            "SPARK_LOCAL_IP": "127.0.0.1",
+            "TRACE_SPARK__MASTER": master,
+            "TRACE_SPARK__PYTHON": str(self.python),
+            "TRACE_SPARK__DRIVER_MEMORY": "512m",
+        }
+
+    def shuffle_files(self) -> set[Path]:
+        """The shuffled rows that executors store: `shuffle_<shuffle>_<map task>_0.data`."""
+        return set((self.folder / "blocks").rglob("shuffle_*.data"))
+
     def connect_server(self, port: int | None = None) -> str:
         """With two cores of its own; on the port of one that has ended, if that is given."""
         conf = {
@@ -186,6 +200,17 @@ def family_of(pid: int) -> list[psutil.Process]:
     with suppress(psutil.NoSuchProcess):
         parent = psutil.Process(pid)
         return [parent, *parent.children(recursive=True)]
+    return []
+
+
+def executors_of(worker: int) -> list[psutil.Process]:
+    """Those that a Spark worker has started."""
+    return [item for item in family_of(worker)[1:] if any("ExecutorBackend" in word for word in _command_of(item))]
+
+
+def _command_of(process: psutil.Process) -> list[str]:
+    with suppress(psutil.NoSuchProcess):
+        return process.cmdline()
     return []
 
 

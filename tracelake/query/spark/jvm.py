@@ -94,12 +94,14 @@ def query_options(settings: Settings) -> SparkOptions:
 
     No cgroup limits it, and queries of all organisations share it: a lower priority keeps the cores for those on Sail.
     """
+    options = options_for(settings, "query")
     return replace(
-        options_for(settings, "query"),
+        options,
         remote=None,
         driver_memory=settings.query.driver_memory,
         nice=0 if settings.query.engine == "spark" else settings.query.spark_nice,
         conf={
+            **options.conf,
             "spark.driver.maxResultSize": f"{max(1, settings.query.max_bytes // MEGABYTE)}m",
             "spark.sql.execution.arrow.maxRecordsPerBatch": "2000",  # rows may be large, and a batch is never split
             "spark.sql.execution.arrow.maxBytesPerBatch": str(BATCH_BYTES),
