@@ -81,7 +81,10 @@ def test_the_doctor_finds_the_runner_function_and_what_is_wrong_with_it(moto: st
     (fine,) = examine_functions(
         load_settings({**given, "TRACE_RUNTIMES__LAMBDA__TIMEOUT_SECONDS": "290"}, home=tmp_path)
     )
-    assert (fine.ok, fine.found) == (True, f"{name} on Lambda: python3.12, 1024 MB, 300 s")
+    assert (fine.ok, fine.found) == (True, f"{name} on Lambda: python3.12, 1024 MB, 300 s, 500 at once")
+    fewer = {**given, "TRACE_RUNTIMES__LAMBDA__TIMEOUT_SECONDS": "290", "TRACE_DISPATCHER__FUNCTIONS": "501"}
+    (throttled,) = examine_functions(load_settings(fewer, home=tmp_path))
+    assert (throttled.ok, "Concurrent executions" in str(throttled.fix)) == (None, True)
     (unnamed,) = examine_functions(load_settings(LAMBDA, home=tmp_path))
     assert unnamed.ok is False
     assert examine_functions(load_settings({}, home=tmp_path)) == []
@@ -91,7 +94,8 @@ def create_function(moto: str, name: str, *, seconds: int) -> None:
     place = {"region_name": "us-east-1", "endpoint_url": moto}
     trust = {"RoleName": name, "AssumeRolePolicyDocument": "{}"}
     role = boto3.client("iam", **place).create_role(**trust)["Role"]["Arn"]
-    boto3.client("lambda", **place).create_function(
+    client = boto3.client("lambda", **place)
+    client.create_function(
         FunctionName=name,
         Runtime="python3.12",
         Handler="main.handler",
@@ -100,6 +104,7 @@ def create_function(moto: str, name: str, *, seconds: int) -> None:
         Timeout=seconds,
         MemorySize=1024,
     )
+    client.put_function_concurrency(FunctionName=name, ReservedConcurrentExecutions=500)
 
 
 def test_no_database_is_embedded_for_a_queue_on_sqs() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from dataclasses import replace
 from typing import Any, Final
 from uuid import UUID
 
@@ -100,7 +101,14 @@ class LambdaInvoker:
         if limit.get("ReservedConcurrentExecutions") == 0:
             raise self._unavailable("is disabled: its reserved concurrency is 0", "raise or remove it")
         await self._try_call()
-        return RunnerFunction(found.get("Runtime", "an image"), int(found["MemorySize"]), int(found["Timeout"]))
+        about = RunnerFunction(found.get("Runtime", "an image"), int(found["MemorySize"]), int(found["Timeout"]))
+        if (reserved := limit.get("ReservedConcurrentExecutions")) is not None:
+            return replace(about, at_once=int(reserved))
+        try:
+            account = await self._aws.call("get_account_settings")
+        except ServiceUnavailable as refused:
+            return replace(about, why_unknown=f"{refused.message} ({refused.hint})")
+        return replace(about, at_once=int(account["AccountLimit"]["UnreservedConcurrentExecutions"]))
 
     async def close(self) -> None:
         await self._aws.close()

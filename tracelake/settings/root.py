@@ -66,8 +66,8 @@ class Settings(BaseSettings):
     )
     profile: Literal["lite", "aws"] = setting(
         "lite",
-        "`aws`: the defaults of queue, objects, credentials, tokens, functions, metrics and secrets are services of AWS,"
-        " with the names and places of `aws`. `lite`: those of one machine.",
+        "`aws`: the defaults of queue, objects, credentials, tokens, functions, metrics and secrets are services of"
+        " AWS, with the names and places of `aws`. `lite`: those of one machine.",
     )
     aws: AwsSettings = AwsSettings()
     state: StateSettings = StateSettings()
