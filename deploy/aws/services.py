@@ -8,6 +8,7 @@ from typing import Final
 
 from deploy.aws.network import GATEWAY, HTTPS, INTERNAL, OUTBOUND, PRIVATE, PUBLIC, TASK, group_id, subnets
 from deploy.aws.roles import agent_id, role_id
+from deploy.aws.schedules import add_schedules
 from deploy.aws.storage import secret_id
 from deploy.aws.template import Json, Template, acknowledged, arn_of, attribute, named, ref, sub, when
 from tracelake.udf.lambda_function import HANDLER
@@ -97,7 +98,7 @@ def add_services(template: Template) -> None:
     _setup(template)
     _balancer(template)
     _runner(template)
-    template.add("Schedules", "Scheduler::ScheduleGroup", {"Name": ref("Prefix")})
+    add_schedules(template)
 
 
 def address(service: str, port: int) -> str:
@@ -143,7 +144,7 @@ def _service(template: Template, service: Service) -> None:
         "ServiceName": service.name,
         "Cluster": ref("Cluster"),
         "TaskDefinition": ref(f"{name}Definition"),
-        "DesiredCount": when("IsRunning", service.count, 0),
+        "DesiredCount": when("IsRunning", _count(service), 0),
         "LaunchType": "FARGATE",
         "PlatformVersion": "LATEST",
         "NetworkConfiguration": {"AwsvpcConfiguration": network},
@@ -169,6 +170,10 @@ def _service(template: Template, service: Service) -> None:
         )
         properties["ServiceRegistries"] = [{"RegistryArn": arn_of(f"{name}Name")}]
     template.add(f"{name}Service", "ECS::Service", properties, **more)
+
+
+def _count(service: Service) -> Json | int:
+    return when("ByFunction", 0, service.count) if service.name == "scheduler" else service.count
 
 
 def _definition(service: Service) -> Json:

@@ -115,6 +115,7 @@ async def test_the_loss_of_one_of_each_loses_and_doubles_nothing(replicas: Repli
 async def _all_ended(system: System, wanted: int) -> bool:
     """Each once. Time passes for those that a killed process held."""
     await system.elapse(leases=False)
-    total, events, completed = await system.pool.fetchrow(ENDED)
+    (row,) = await system.pool.fetch(ENDED)
+    total, events, completed = row
     assert total == events <= wanted
     return bool(completed == wanted)

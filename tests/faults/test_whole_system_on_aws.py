@@ -9,6 +9,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from uuid import uuid4
 
@@ -90,4 +91,8 @@ def _kill_in_turn(up: TraceUp) -> None:
     for name in KILLED:
         pid = int(up.processes()[name]["pid"])
         os.kill(pid, signal.SIGKILL)
-        wait_until(lambda name=name, pid=pid: is_restarted(up.processes()[name], pid), f"{name} is ready again")
+        wait_until(partial(_is_back, up, name, pid), f"{name} is ready again")
+
+
+def _is_back(up: TraceUp, name: str, before: int) -> bool:
+    return is_restarted(up.processes()[name], before)
