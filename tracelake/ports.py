@@ -364,9 +364,8 @@ class RunnerFunction:
     memory_mb: int
     seconds: int
     """Lambda ends an invocation after so long."""
-    at_once: int | None = None
-    """How many invocations may run at the same time, by its own limit or by the account's quota; None: not known."""
-    why_unknown: str | None = None
+    at_once: int | str
+    """How many invocations may run at the same time, by its own limit or the account's; or why that is not known."""
 
 
 class Invoker(Protocol):

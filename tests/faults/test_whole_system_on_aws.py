@@ -16,12 +16,12 @@ from uuid import uuid4
 import boto3
 import pytest
 
+from tests.support.aws.whole_system import REGION, Aws, on_aws
 from tests.support.chain.devchain import running as running_chain
 from tests.support.faults.storm_checks import Line, Seen, checked, drained, table, wrong
 from tests.support.faults.storm_system import CHAIN_ID, FINALITY, SETTINGS, STORY, CheckedSystem, deploy, reached
 from tests.support.postgres import RunningServer
 from tests.support.programs.storm_clients import Calls
-from tests.support.systems.on_aws import REGION, Aws, on_aws
 from tests.support.systems.trace_up import TraceUp, is_restarted
 from tests.support.waiting import wait_until
 from tracelake.adapters.objects_s3 import S3Objects

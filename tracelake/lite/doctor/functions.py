@@ -34,9 +34,9 @@ async def _function(settings: Settings) -> Finding:
 def _quota(settings: Settings, found: RunnerFunction, about: str) -> Finding:
     """Calls beyond what Lambda runs at once are throttled: no attempt, but a task that waits."""
     wanted = settings.dispatcher.functions
-    if found.at_once is None:
+    if isinstance(found.at_once, str):
         fix = "allow the action lambda:GetAccountSettings to whoever runs this check"
-        return Finding("functions", None, f"{about}; how many may run at once is not known: {found.why_unknown}", fix)
+        return Finding("functions", None, f"{about}; how many may run at once is not known: {found.at_once}", fix)
     if found.at_once >= wanted:
         return Finding("functions", ok=True, found=f"{about}, {found.at_once} at once")
     fix = f"raise its reserved concurrency, or the quota `Concurrent executions` of Lambda, to {wanted} or more"
