@@ -21,9 +21,9 @@ up: setup ## the platform, until Ctrl-C
 
 # Tests start hundreds of Pythons, and each rewrites the asserts of what it imports: the result is kept, always.
 test: export PYTHONDONTWRITEBYTECODE =
-test: setup ## the tests but those marked long, in three processes (ARGS="tests/store -x", WORKERS=0 for one)
+test: setup ## the tests but those marked long, in three processes (ARGS="tests/store -x", WORKERS=0 for one, EXTRAS=aws)
 	@$(BIN)/python tools/get_anvil.py
-	@$(BIN)/python -m pytest -n $(or $(WORKERS),3) $(ARGS)
+	@$(BIN)/python -m pytest -n $(or $(WORKERS),3) $(addprefix --extra ,$(EXTRAS)) $(ARGS)
 
 # Each option of tests/conftest.py that says how long or how many, large.
 LONG := --long --timeout 3600 --storm-seconds 180 --fault-seconds 120 --storms 20 \

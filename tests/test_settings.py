@@ -173,9 +173,10 @@ def test_a_setting_says_where_its_value_came_from(tmp_path: Path) -> None:
     home = write(tmp_path, '[spark]\nmaster = "local[2]"\n')
     by_path = {leaf.path: leaf for leaf in leaves()}
     env = {"TRACE_LOG__LEVEL": "debug"}
-    assert origin(by_path["spark.master"], env, home) == "trace.toml"
-    assert origin(by_path["log.level"], env, home) == "TRACE_LOG__LEVEL"
-    assert origin(by_path["spark.remote"], env, home) == "default"
+    settings = load_settings(env, home=home)
+    assert origin(by_path["spark.master"], env, settings) == "trace.toml"
+    assert origin(by_path["log.level"], env, settings) == "TRACE_LOG__LEVEL"
+    assert origin(by_path["spark.remote"], env, settings) == "default"
 
 
 def test_a_group_by_name_is_changed_and_added_from_both_places(tmp_path: Path) -> None:
@@ -213,7 +214,7 @@ def test_a_group_by_name_says_where_each_of_its_values_came_from(tmp_path: Path)
     home = write(tmp_path, '[runtimes.big]\nqueue = "big"\n')
     env = {"TRACE_RUNTIMES__BIG__MAX_ATTEMPTS": "5"}
     settings = load_settings(env, home=home)
-    found = {leaf.path: (shown(settings, leaf), origin(leaf, env, home)) for leaf in leaves_of(settings)}
+    found = {leaf.path: (shown(settings, leaf), origin(leaf, env, settings)) for leaf in leaves_of(settings)}
     assert found["runtimes.big.queue"] == ("big", "trace.toml")
     assert found["runtimes.big.max_attempts"] == ("5", "TRACE_RUNTIMES__BIG__MAX_ATTEMPTS")
     assert found["runtimes.ecs_udf.queue"] == ("tasks-ecs_udf", "default")

@@ -31,7 +31,8 @@ SETTINGS_HEAD = f"""\
 {GENERATED}
 
 The value of a setting comes from its environment variable, else from `trace.toml` in the home folder, else it is the
-default; secrets come only from the environment. `trace config show` prints the current values and their origin. An
+default, which for many settings is another with the [profile `aws`](../how-to/run_on_aws.md#one-settings-file);
+secrets come only from the environment. `trace config show` prints the current values and their origin. An
 unknown name or an invalid value prevents the start, and the error names the setting. A variable that resembles none of
 them, such as the `TRACE_GATEWAY_PORT` of Kubernetes, is ignored with a warning.
 """

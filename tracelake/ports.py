@@ -364,6 +364,8 @@ class RunnerFunction:
     memory_mb: int
     seconds: int
     """Lambda ends an invocation after so long."""
+    at_once: int | str
+    """How many invocations may run at the same time, by its own limit or the account's; or why that is not known."""
 
 
 class Invoker(Protocol):

@@ -27,6 +27,7 @@ from tracelake.settings import (
 )
 
 if TYPE_CHECKING:
+    from tracelake.adapters.aws.identity import AwsIdentity
     from tracelake.adapters.invoker_http import HttpInvoker
     from tracelake.adapters.invoker_lambda import LambdaInvoker
     from tracelake.adapters.secrets_manager import SecretsManager
@@ -74,6 +75,17 @@ async def open_secrets(settings: Settings) -> AsyncIterator[SecretsManager]:
         yield secrets
     finally:
         await secrets.close()
+
+
+@asynccontextmanager
+async def open_identity(settings: Settings) -> AsyncIterator[AwsIdentity]:
+    from tracelake.adapters.aws.identity import AwsIdentity
+
+    identity = AwsIdentity(settings.aws)
+    try:
+        yield identity
+    finally:
+        await identity.close()
 
 
 def _main_of(name: str) -> Callable[[Process], Awaitable[None]]:

@@ -171,7 +171,7 @@ class _Look:
         for part in self._partitions(name):
             for file in part["files"]:
                 place = Folder.parse(part["location"]).object(file["name"])
-                tables.append(pq.read_table(self.system.home.root / "objects" / place.bucket / place.key))
+                tables.append(pq.read_table(self.system.stored(place)))
         return pa.concat_tables(tables) if tables else None
 
     def _tuples(self, name: str, *columns: str) -> list[Any]:

@@ -18,6 +18,7 @@ from typing import Any
 import httpx
 import pyarrow as pa
 
+from tracelake.domain.access.object_names import ObjectName
 from tracelake.errors import SetupError
 from tracelake.lite.home import Home
 from tracelake.runtime.tls import client_context
@@ -49,6 +50,13 @@ class Running:
     """Runs verbs in this process. None: each verb is a process, which takes most of a second more."""
     until_all_is_ready: Callable[[], None] = lambda: None
     """The listeners are open before that: Spark takes longest."""
+    read: Callable[[ObjectName], bytes] | None = None
+    """Reads a file of a dataset. None: it is on the disk of the home."""
+
+    def stored(self, name: ObjectName) -> Path | pa.BufferReader:
+        if self.read is None:
+            return self.home.root / "objects" / name.bucket / name.key
+        return pa.BufferReader(self.read(name))
 
     def get(self, path: str, query: Mapping[str, str] | None = None, *, token: bool = True) -> httpx.Response:
         headers = {"Authorization": f"Bearer {self.ready['user_token']}"} if token else {}

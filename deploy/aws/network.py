@@ -18,7 +18,6 @@ ENDPOINTS: Final = {
     "Metrics": "monitoring",
     "Logs": "logs",
     "Lambda": "lambda",
-    "Scheduler": "scheduler",
     "Registry": "ecr.api",
     "Images": "ecr.dkr",
 }

@@ -20,6 +20,7 @@ def add_parameters(template: Template) -> None:
         "RunnerRuntime": _text("As `trace udf runner-zip` shows it.", "python3.12", "^python3[.]1[1-3]$"),
         "RunnerArchitecture": _choice("As `trace udf runner-zip` shows it.", "x86_64", "arm64"),
         "Running": _choice("Start the services. Not before databases and secrets are there.", "no", "yes"),
+        "Schedules": _choice("What fires cron sources: a process, or EventBridge Scheduler.", "process", "eventbridge"),
         "PublicCidr": _text("From where the public address may be called.", "0.0.0.0/0", r"^[0-9.]+/\d+$"),
         "NodesCidr": _text("Where the nodes of chains are that workers call.", "0.0.0.0/0", r"^[0-9.]+/\d+$"),
         "Nodes": _choice("The secret of nodes has the addresses of the pool `main`.", "no", "yes"),
@@ -34,6 +35,8 @@ def add_parameters(template: Template) -> None:
     }
     template.conditions |= {
         "IsRunning": {"Fn::Equals": [{"Ref": "Running"}, "yes"]},
+        "ByProcess": {"Fn::Equals": [{"Ref": "Schedules"}, "process"]},
+        "ByFunction": {"Fn::Equals": [{"Ref": "Schedules"}, "eventbridge"]},
         "HasNodes": {"Fn::Equals": [{"Ref": "Nodes"}, "yes"]},
         "HasEmail": {"Fn::Not": [{"Fn::Equals": [{"Ref": "AlarmEmail"}, ""]}]},
     }

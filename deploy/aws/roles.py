@@ -16,11 +16,14 @@ RECEIVE: Final = ["sqs:ReceiveMessage", "sqs:ChangeMessageVisibility", "sqs:Dele
 FIND_QUEUE: Final = ["sqs:GetQueueUrl", "sqs:GetQueueAttributes"]
 TASKS_OF_WORKERS: Final = ("tasks-ecs_platform", "tasks-ecs_platform-bulk")
 INTERFACES: Final = "Lambda needs it to plug in the network, has no narrower right, and the code itself is denied all"
+INTERFACE_ACTIONS: Final = [
+    *("ec2:CreateNetworkInterface", "ec2:DescribeNetworkInterfaces", "ec2:DeleteNetworkInterface"),
+    *("ec2:DescribeSubnets", "ec2:AssignPrivateIpAddresses", "ec2:UnassignPrivateIpAddresses"),
+]
 TASK_ROLE: Final = arn("iam", "role/${Prefix}-task", regional=False)
 """By its name: the role trusts the Dispatcher's, and the Dispatcher's names this one."""
 NAMESPACE: Final = "Trace/${Prefix}"
 """Of the gauges that the Dispatchers send to CloudWatch."""
-SCHEDULES: Final = "schedule/${Prefix}/*"
 
 
 @dataclass(frozen=True)
@@ -46,6 +49,7 @@ def roles() -> list[Role]:
     agents = [Role(agent_id(name), "ecs-tasks", tuple(_agent(name)), of_tasks) for name in (*SERVICES, "setup")]
     others = [
         Role("RunnerRole", "lambda", tuple(_runner()), findings={"CKV_AWS_111": INTERFACES}),
+        Role("FireRole", "lambda", tuple(_fire_function()), findings={"CKV_AWS_111": INTERFACES}),
         Role("ScheduleRole", "scheduler", (_fire(),), arn("scheduler", "schedule-group/${Prefix}")),
         Role("FlowLogRole", "vpc-flow-logs", (_write_logs("vpc"),)),
         Role("DatabaseMonitorRole", "monitoring.rds", (_monitor(),)),
@@ -118,9 +122,7 @@ def _dispatcher() -> list[Json]:
     kind = {"StringEquals": {"kms:KeySpec": "ECC_NIST_P256", "kms:KeyUsage": "SIGN_VERIFY"}}
     keys = [arn("kms", "key/*")]
     aliases = [arn("kms", "alias/${Prefix}-task-*")]
-    passed = {"StringEquals": {"iam:PassedToService": "scheduler.amazonaws.com"}}
     own_figures = {"StringEquals": {"cloudwatch:namespace": sub(NAMESPACE)}}
-    schedule = ["scheduler:CreateSchedule", "scheduler:UpdateSchedule", "scheduler:DeleteSchedule"]
     return [
         *_read_secret("dispatcher"),
         *_objects(),
@@ -136,9 +138,6 @@ def _dispatcher() -> list[Json]:
         allow(["kms:CreateAlias", "kms:DeleteAlias"], keys, **kind),
         allow(["lambda:InvokeFunction"], [arn_of("RunnerFunction")]),
         allow(["lambda:GetFunctionConfiguration", "lambda:GetFunctionConcurrency"], [arn_of("RunnerFunction")]),
-        allow([*schedule, "scheduler:GetSchedule"], [arn("scheduler", SCHEDULES)]),
-        allow(["scheduler:ListSchedules"], ["*"]),
-        allow(["iam:PassRole"], [arn_of("ScheduleRole")], **passed),
     ]
 
 
@@ -188,13 +187,16 @@ def _runner() -> list[Json]:
     """Of the function that runs user code. Lambda writes its log and plugs in its network; the code itself, whose
     calls carry the key `lambda:SourceFunctionArn`, may do nothing.
     """
-    interfaces = ["ec2:CreateNetworkInterface", "ec2:DescribeNetworkInterfaces", "ec2:DeleteNetworkInterface"]
-    interfaces += ["ec2:DescribeSubnets", "ec2:AssignPrivateIpAddresses", "ec2:UnassignPrivateIpAddresses"]
     return [
         _write_logs("runner"),
-        allow(interfaces, ["*"]),
+        allow(INTERFACE_ACTIONS, ["*"]),
         deny(Action="*", Resource="*", Condition={"Null": {"lambda:SourceFunctionArn": "false"}}),
     ]
+
+
+def _fire_function() -> list[Json]:
+    """It does what the scheduler's process does, with its secret."""
+    return [_write_logs("fire"), allow(INTERFACE_ACTIONS, ["*"]), *_read_secret("scheduler")]
 
 
 def _fire() -> Json:
@@ -216,4 +218,4 @@ RIGHTS: Final[Mapping[str, list[Any]]] = {
     "delivery": _read_secret("delivery"),
     "setup": _setup(),
 }
-"""What each process may do by itself. Of two that need the same secret there is none."""
+"""What each process may do by itself. None but the function in its place reads the secret of another."""

@@ -7,15 +7,14 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from deploy.aws.network import GATEWAY, HTTPS, INTERNAL, OUTBOUND, PRIVATE, PUBLIC, TASK, group_id, subnets
-from deploy.aws.roles import NAMESPACE, agent_id, role_id
+from deploy.aws.roles import agent_id, role_id
+from deploy.aws.schedules import add_schedules
 from deploy.aws.storage import secret_id
 from deploy.aws.template import Json, Template, acknowledged, arn_of, attribute, named, ref, sub, when
 from tracelake.udf.lambda_function import HANDLER
 
 METRICS_PORT: Final = 9100
 STOP_SECONDS: Final = 120
-FUNCTION_SECONDS: Final = 890
-"""Of the runner's 900; it ends the code a little earlier."""
 TENANTS: Final = "PER_TENANT"
 HOME: Final = "/var/lib/trace"
 USER: Final = "10001:10001"
@@ -36,40 +35,22 @@ class Service:
     """Variables whose value is a key of the service's own secret, fetched by ECS."""
 
 
-QUEUE: Final = {
-    "TRACE_QUEUE__BACKEND": "sqs",
-    "TRACE_QUEUE__REGION": REGION,
-    "TRACE_QUEUE__PREFIX": "${Prefix}-",
+PROFILE: Final = {
+    "TRACE_PROFILE": "aws",
+    "TRACE_AWS__NAME": "${Prefix}",
+    "TRACE_AWS__REGION": REGION,
+    "TRACE_AWS__ACCOUNT": "${AWS::AccountId}",
 }
-OBJECTS: Final = {
-    "TRACE_OBJECTS__BACKEND": "s3",
-    "TRACE_OBJECTS__BUCKET": "${DataBucket}",
-    "TRACE_OBJECTS__SCRATCH_BUCKET": "${ScratchBucket}",
-    "TRACE_OBJECTS__REGION": REGION,
-    "TRACE_QUERY__EXPORT_PREFIX": "s3://${DataBucket}/exports/",
-}
+"""It has the names of queues, buckets, keys, roles and function as this template makes them."""
 TOKEN: Final = {"TRACE_IDENTITY__SERVICE_TOKEN": "service_token"}
 
 
 def service_list() -> list[Service]:
     dispatcher = {
-        **QUEUE,
-        **OBJECTS,
         **_secret("dispatcher", {"TRACE_STATE__DSN": "state_dsn", "TRACE_DISPATCHER__SECRET_KEYS": "secret_keys"}),
         "TRACE_DISPATCHER__HOST": "0.0.0.0",  # noqa: S104 - within its security group
         "TRACE_DISPATCHER__TASK_PORT": str(TASK),
         "TRACE_DISPATCHER__INTERNAL_PORT": str(INTERNAL),
-        "TRACE_METRICS__CLOUDWATCH_NAMESPACE": NAMESPACE,
-        "TRACE_METRICS__CLOUDWATCH_REGION": REGION,
-        "TRACE_TOKENS__SIGNER": "kms",
-        "TRACE_TOKENS__KMS_REGION": REGION,
-        "TRACE_TOKENS__KMS_ALIAS_PREFIX": "alias/${Prefix}-task-",
-        "TRACE_CREDENTIALS__ROLE_ARN": "${TaskRole.Arn}",
-        "TRACE_CREDENTIALS__REGION": REGION,
-        "TRACE_UDF__INVOKER": "lambda",
-        "TRACE_UDF__LAMBDA_FUNCTION": "${RunnerFunction}",
-        "TRACE_UDF__LAMBDA_REGION": REGION,
-        "TRACE_RUNTIMES__LAMBDA__TIMEOUT_SECONDS": str(FUNCTION_SECONDS),
     }
     query = {
         "TRACE_QUERY__HOST": "0.0.0.0",  # noqa: S104 - within its security group
@@ -83,9 +64,9 @@ def service_list() -> list[Service]:
     return [
         Service("dispatcher", 1024, 2048, 2, (TASK, INTERNAL), environment=dispatcher, secrets=listens),
         Service("gateway", 512, 1024, 2, (GATEWAY,), environment=gateway, secrets=(*listens, "user_public_key")),
-        Service("query", 2048, 8192, 2, (TASK, INTERNAL), environment=OBJECTS | query, secrets=listens),
-        Service("worker", 4096, 16384, 1, outbound=True, environment=QUEUE | OBJECTS, secrets=calls),
-        Service("sink", 2048, 8192, 1, environment=QUEUE | OBJECTS, secrets=calls),
+        Service("query", 2048, 8192, 2, (TASK, INTERNAL), environment=query, secrets=listens),
+        Service("worker", 4096, 16384, 1, outbound=True, secrets=calls),
+        Service("sink", 2048, 8192, 1, secrets=calls),
         Service("delivery", 512, 1024, 1, (INTERNAL,), outbound=True, environment=delivery, secrets=listens),
         Service("scheduler", 256, 1024, 1, secrets=calls),
     ]
@@ -117,7 +98,7 @@ def add_services(template: Template) -> None:
     _setup(template)
     _balancer(template)
     _runner(template)
-    template.add("Schedules", "Scheduler::ScheduleGroup", {"Name": ref("Prefix")})
+    add_schedules(template)
 
 
 def address(service: str, port: int) -> str:
@@ -136,7 +117,7 @@ def environment_of(service: Service) -> dict[str, str]:
     common = {
         "TRACE_HOME": HOME,
         "TRACE_METRICS__PORT": str(METRICS_PORT),
-        "TRACE_SECRETS_MANAGER__REGION": REGION,
+        **PROFILE,
     }
     return {**common, **addresses(), **service.environment, **own}
 
@@ -163,7 +144,7 @@ def _service(template: Template, service: Service) -> None:
         "ServiceName": service.name,
         "Cluster": ref("Cluster"),
         "TaskDefinition": ref(f"{name}Definition"),
-        "DesiredCount": when("IsRunning", service.count, 0),
+        "DesiredCount": when("IsRunning", _count(service), 0),
         "LaunchType": "FARGATE",
         "PlatformVersion": "LATEST",
         "NetworkConfiguration": {"AwsvpcConfiguration": network},
@@ -189,6 +170,10 @@ def _service(template: Template, service: Service) -> None:
         )
         properties["ServiceRegistries"] = [{"RegistryArn": arn_of(f"{name}Name")}]
     template.add(f"{name}Service", "ECS::Service", properties, **more)
+
+
+def _count(service: Service) -> Json | int:
+    return when("ByFunction", 0, service.count) if service.name == "scheduler" else service.count
 
 
 def _definition(service: Service) -> Json:

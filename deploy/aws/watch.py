@@ -11,7 +11,7 @@ from deploy.aws.storage import queue_id, queues
 from deploy.aws.template import Json, Template, arn_of, attribute, named, ref, sub, when
 from tracelake.settings import WorkerSettings
 
-LOG_GROUPS: Final = (*SERVICES, "setup", "runner", "vpc")
+LOG_GROUPS: Final = (*SERVICES, "setup", "runner", "fire", "vpc")
 DAYS_KEPT: Final = 365
 DATABASES: Final = ("State", "Data")
 SLOTS: Final = WorkerSettings().concurrency
@@ -53,6 +53,7 @@ def _alarms(template: Template) -> None:
         gone = f"no {service} runs"
         count = ("ECS/ContainerInsights", "RunningTaskCount")
         _alarm(template, f"{service.capitalize()}GoneAlarm", *count, of_service, below=1, about=gone, running=True)
+    template.resources["SchedulerGoneAlarm"]["Condition"] = "ByProcess"
     for loop, what in (("Lease", "expired leases are not ended"), ("Retry", "tasks that are due are not repeated")):
         late = (NAMESPACE, f"trace_{loop.lower()}_lag_seconds")
         _alarm(template, f"{loop}LagAlarm", *late, {}, above=60, about=f"{what}: see the log of the dispatcher")

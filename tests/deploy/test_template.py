@@ -14,7 +14,7 @@ from cfnlint.api import lint_file
 
 from deploy.aws.network import FLOWS, SERVICES
 from deploy.aws.render import PLACE, rendered, text_of
-from deploy.aws.services import FUNCTION_SECONDS, METRICS_PORT, service_list
+from deploy.aws.services import METRICS_PORT, service_list
 from deploy.aws.storage import TASK_FOLDERS, queues
 from tests.support import ROOT
 from tests.support.aws.iam import matches
@@ -75,16 +75,7 @@ def test_the_variables_of_a_service_are_settings_that_its_process_accepts(name: 
     settings = load_settings(environment(container), home=tmp_path)
     assert settings.metrics.port == METRICS_PORT
     assert definition["TaskRoleArn"] == STACK.arn(f"{name.capitalize()}Role")
-    if "TRACE_QUEUE__BACKEND" in environment(container):
-        assert settings.queue.prefix == "trace-"
-    if name == "dispatcher":
-        assert settings.metrics.cloudwatch_namespace == STACK.resource("LeaseLagAlarm")["Namespace"]
-        assert settings.credentials.role_arn == STACK.arn("TaskRole")
-        assert settings.udf.lambda_function == STACK.resource("RunnerFunction")["FunctionName"]
-        assert settings.runtimes["lambda"].timeout_seconds == FUNCTION_SECONDS
-        assert STACK.resource("SigningKeyAlias")["AliasName"].startswith(settings.tokens.kms_alias_prefix)
-    if name == "query":
-        assert settings.query.export_prefix == f"s3://{settings.objects.bucket}/exports/"
+    assert settings.profile == "aws"  # tests/test_profile.py: with the names of this template
 
 
 def test_a_secret_in_a_variable_is_a_reference_to_the_secret_of_its_own_service() -> None:

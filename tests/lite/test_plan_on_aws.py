@@ -21,10 +21,11 @@ from tracelake.runtime.tls import TlsFiles
 from tracelake.settings import load_settings
 
 WITH_QUEUE = ["dispatcher", "worker", "sink", "runner"]
+LAMBDA = {"TRACE_UDF__INVOKER": "lambda", "TRACE_OBJECTS__BACKEND": "seaweedfs"}
 KEYS = {"AWS_ACCESS_KEY_ID": "KEY", "AWS_SECRET_ACCESS_KEY": "secret", "AWS_PROFILE": "trace"}
 
 
-@pytest.mark.parametrize("profile", ["pg", "sqs", "kms", "lambda", "cloudwatch"])
+@pytest.mark.parametrize("profile", ["pg", "sqs", "kms", "lambda", "cloudwatch", "s3", "s3_own_keys"])
 def test_only_processes_with_a_queue_get_it_and_credentials_only_for_services_of_aws(
     profile: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -34,8 +35,14 @@ def test_only_processes_with_a_queue_get_it_and_credentials_only_for_services_of
         "pg": {},
         "sqs": {"TRACE_QUEUE__BACKEND": "sqs", "TRACE_QUEUE__PREFIX": "prod-"},
         "kms": {"TRACE_TOKENS__SIGNER": "kms"},
-        "lambda": {"TRACE_UDF__INVOKER": "lambda", "TRACE_UDF__LAMBDA_FUNCTION": "trace-runner"},
+        "lambda": {**LAMBDA, "TRACE_UDF__LAMBDA_FUNCTION": "trace-runner"},
         "cloudwatch": {"TRACE_METRICS__CLOUDWATCH_NAMESPACE": "Trace/test"},
+        "s3": {"TRACE_OBJECTS__BACKEND": "s3"},
+        "s3_own_keys": {
+            "TRACE_OBJECTS__BACKEND": "s3",
+            "TRACE_OBJECTS__ACCESS_KEY_ID": "k",
+            "TRACE_OBJECTS__SECRET_ACCESS_KEY": "s",
+        },
     }[profile]
     files = TlsFiles(ca=tmp_path / "ca", cert=tmp_path / "cert", key=tmp_path / "key")
     made = children(
@@ -53,14 +60,16 @@ def test_only_processes_with_a_queue_get_it_and_credentials_only_for_services_of
     assert sorted(name for name, queue in queues.items() if chosen in queue.items()) == sorted(WITH_QUEUE)
     keyed = {name for name, launch in launches.items() if launch.env.items() >= KEYS.items()}
     alone = {"dispatcher"}
-    assert keyed == {"pg": set(), "sqs": set(WITH_QUEUE), "kms": alone, "lambda": alone, "cloudwatch": alone}[profile]
+    with_objects = {"dispatcher", "worker", "sink", "query"}
+    wanted = {"pg": set(), "s3_own_keys": set(), "sqs": set(WITH_QUEUE), "s3": with_objects}
+    assert keyed == wanted.get(profile, alone)
     sending = {name for name, launch in launches.items() if b"Trace/test" in (launch.stdin or b"")}
     assert sending == (alone if profile == "cloudwatch" else set())
 
 
 def test_the_doctor_finds_the_runner_function_and_what_is_wrong_with_it(moto: str, tmp_path: Path) -> None:
     name = f"runner-{uuid4().hex[:8]}"
-    given = {"TRACE_UDF__INVOKER": "lambda", "TRACE_UDF__LAMBDA_FUNCTION": name, "TRACE_UDF__LAMBDA_ENDPOINT": moto}
+    given = {**LAMBDA, "TRACE_UDF__LAMBDA_FUNCTION": name, "TRACE_UDF__LAMBDA_ENDPOINT": moto}
     settings = load_settings(given, home=tmp_path)
     (missing,) = examine_functions(settings)
     assert (missing.ok, "is not there" in missing.found) == (False, True)
@@ -72,8 +81,11 @@ def test_the_doctor_finds_the_runner_function_and_what_is_wrong_with_it(moto: st
     (fine,) = examine_functions(
         load_settings({**given, "TRACE_RUNTIMES__LAMBDA__TIMEOUT_SECONDS": "290"}, home=tmp_path)
     )
-    assert (fine.ok, fine.found) == (True, f"{name} on Lambda: python3.12, 1024 MB, 300 s")
-    (unnamed,) = examine_functions(load_settings({"TRACE_UDF__INVOKER": "lambda"}, home=tmp_path))
+    assert (fine.ok, fine.found) == (True, f"{name} on Lambda: python3.12, 1024 MB, 300 s, 500 at once")
+    fewer = {**given, "TRACE_RUNTIMES__LAMBDA__TIMEOUT_SECONDS": "290", "TRACE_DISPATCHER__FUNCTIONS": "501"}
+    (throttled,) = examine_functions(load_settings(fewer, home=tmp_path))
+    assert (throttled.ok, "Concurrent executions" in str(throttled.fix)) == (None, True)
+    (unnamed,) = examine_functions(load_settings(LAMBDA, home=tmp_path))
     assert unnamed.ok is False
     assert examine_functions(load_settings({}, home=tmp_path)) == []
 
@@ -82,7 +94,8 @@ def create_function(moto: str, name: str, *, seconds: int) -> None:
     place = {"region_name": "us-east-1", "endpoint_url": moto}
     trust = {"RoleName": name, "AssumeRolePolicyDocument": "{}"}
     role = boto3.client("iam", **place).create_role(**trust)["Role"]["Arn"]
-    boto3.client("lambda", **place).create_function(
+    client = boto3.client("lambda", **place)
+    client.create_function(
         FunctionName=name,
         Runtime="python3.12",
         Handler="main.handler",
@@ -91,6 +104,7 @@ def create_function(moto: str, name: str, *, seconds: int) -> None:
         Timeout=seconds,
         MemorySize=1024,
     )
+    client.put_function_concurrency(FunctionName=name, ReservedConcurrentExecutions=500)
 
 
 def test_no_database_is_embedded_for_a_queue_on_sqs() -> None:

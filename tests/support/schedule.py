@@ -74,13 +74,16 @@ SLOWEST = (
 
 def add_long_option(parser: pytest.Parser) -> None:
     parser.addoption("--long", action="store_true", help="the tests marked `long` too, as in CI")
+    parser.addoption("--extra", action="append", default=[], help="those marked `long` of this extra too, such as aws")
 
 
 def leave_out_long_tests(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Deselects them in a run of everything without `--long`; a test whose path is given runs."""
     if config.getoption("--long") or config.args != config.getini("testpaths"):
         return
-    long = [item for item in items if item.get_closest_marker("long")]
+    extras = set(config.getoption("--extra"))
+    marked = ((item, item.get_closest_marker("long")) for item in items)
+    long = [item for item, marker in marked if marker is not None and not extras & set(marker.args)]
     config.hook.pytest_deselected(items=long)
     items[:] = [item for item in items if item not in set(long)]
 

@@ -14,14 +14,17 @@ from pathlib import Path
 from uuid import uuid4
 
 import httpx
+import msgspec
 import pytest
 
 from tests.support.identity.signers import kms_settings
 from tests.support.queues import sqs_settings
+from tests.support.systems.on_s3 import on_s3
 from tests.support.systems.walk import Walk, walking, working
 from tests.support.verbs import trigger
-from tests.support.waiting import SECONDS
+from tests.support.waiting import SECONDS, until
 from tracelake.operators.api.outcome import Outcome
+from tracelake.ports import Outgoing
 from tracelake.wire.task.lifecycle import TaskPayload
 from tracelake.worker.run_task import run_pure
 
@@ -48,13 +51,13 @@ async def walk(state_db: str, queue_db: str, tmp_path: Path) -> AsyncIterator[Wa
 async def walk_on_any_profile(
     request: pytest.FixtureRequest, state_db: str, queue_db: str, tmp_path: Path
 ) -> AsyncIterator[Walk]:
-    """On the queue in Postgres and keys in files, and on SQS and KMS."""
+    """On Postgres' queue, a disk and keys in files; and on SQS, S3 with credentials by STS, and KMS."""
     if request.param == "lite":
         async with walking(state_db, queue_db, tmp_path) as made:
             yield made
         return
-    moto = request.getfixturevalue("moto")
-    async with walking(state_db, sqs_settings(moto), tmp_path, tokens=kms_settings(moto)) as made:
+    moto, store = request.getfixturevalue("moto"), on_s3(request.getfixturevalue("seaweedfs"), tmp_path)
+    async with walking(state_db, sqs_settings(moto), tmp_path, tokens=kms_settings(moto), **store) as made:
         yield made
 
 
@@ -97,6 +100,28 @@ async def test_many_events_and_two_workers_make_each_task_run_once(walk_on_any_p
             await trigger(walk.control, walk.org.id, "walk", "ask", cursor=cursor, request_id=uuid4())
         await walk.until("after", ["Completed"] * 30)
     assert sorted(ran, key=int) == [str(cursor) for cursor in range(30)]
+
+
+async def test_wake_ups_that_are_delivered_by_the_dozen_run_each_task_once(walk_on_any_profile: Walk) -> None:
+    """As a queue of SQS may: each of them can be a message that was delivered before."""
+    walk = walk_on_any_profile
+    for cursor in range(3):
+        await trigger(walk.control, walk.org.id, "walk", "ask", cursor=cursor, request_id=uuid4())
+    await walk.until("work", ["Queued"] * 3)
+    await walk.until_outbox_is_empty()
+    tasks = await walk.control.pool.fetch("SELECT id FROM tasks WHERE status = 'Queued'")
+    again = [Outgoing(msgspec.json.encode({"task_id": task["id"]})) for task in tasks for _ in range(12)]
+    await walk.control.queue.publish("tasks-ecs_platform", again)
+    async with working(walk.worker("one")), working(walk.worker("two")):
+        await walk.until("after", ["Completed"] * 3)
+        await until(lambda: _nothing_waits(walk), "every message was taken off the queue")
+    attempts = await walk.control.pool.fetchval("SELECT count(*) FROM task_attempts WHERE worker_id IN ('one', 'two')")
+    assert attempts == 3
+
+
+async def _nothing_waits(walk: Walk) -> bool:
+    depth = await walk.control.queue.depth("tasks-ecs_platform")
+    return depth.ready == depth.in_flight == 0
 
 
 async def test_an_operator_that_fails_is_a_failed_task_with_its_message_and_the_worker_goes_on(walk: Walk) -> None:

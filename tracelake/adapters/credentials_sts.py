@@ -134,5 +134,7 @@ def _refusal(code: str) -> Exception:
         return Forbidden("the token names more folders than one policy can", where="/s3")
     why = "is overloaded" if code in TRANSIENT else "refuses us"
     page = "docs/concepts/object_store_credentials.md"
-    hint = None if code in TRANSIENT else f"the role's trust policy must name our key; see {page}"
+    hint = (
+        None if code in TRANSIENT else f"allow the action sts:AssumeRole, and name us in the trust policy; see {page}"
+    )
     return CredentialsUnavailable(f"STS {why}: {code}", hint=hint)

@@ -100,7 +100,10 @@ class LambdaInvoker:
         if limit.get("ReservedConcurrentExecutions") == 0:
             raise self._unavailable("is disabled: its reserved concurrency is 0", "raise or remove it")
         await self._try_call()
-        return RunnerFunction(found.get("Runtime", "an image"), int(found["MemorySize"]), int(found["Timeout"]))
+        at_once = await self._at_once(limit.get("ReservedConcurrentExecutions"))
+        return RunnerFunction(
+            found.get("Runtime", "an image"), int(found["MemorySize"]), int(found["Timeout"]), at_once
+        )
 
     async def close(self) -> None:
         await self._aws.close()
@@ -155,6 +158,15 @@ class LambdaInvoker:
             return await self._aws.call(operation, handled=frozenset({MISSING}), FunctionName=function)
         except AwsRefusal:
             raise self._unavailable("is not there", FIXES[MISSING]) from None
+
+    async def _at_once(self, reserved: int | None) -> int | str:
+        if reserved is not None:
+            return int(reserved)
+        try:
+            account = await self._aws.call("get_account_settings")
+        except ServiceUnavailable as refused:
+            return f"{refused.message} ({refused.hint})"
+        return int(account["AccountLimit"]["UnreservedConcurrentExecutions"])
 
     async def _try_call(self) -> None:
         """Lambda checks our rights and the parameters, and runs nothing."""

@@ -5,6 +5,7 @@ One store per bucket, made with the first call for it; a copy in another process
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -24,6 +25,13 @@ from tracelake.settings import ObjectSettings
 RETRIES: Final[Any] = {"max_retries": 4, "retry_timeout": timedelta(seconds=30)}
 TIMEOUT: Final = "60s"
 CHUNK: Final = 1024 * 1024
+ANSWER: Final = re.compile(
+    r"performing (?P<method>[A-Z]+) .*status code: (?P<status>\d{3})\b.*?<Code>(?P<code>\w+)</Code>"
+    r"(?:.*?<Message>(?P<said>[^<]*)</Message>)?"
+)
+"""What obstore repeats of an answer of S3 that it does not expect."""
+OPERATIONS: Final = {"LIST": "list_bucket", "PUT": "put_object", "POST": "put_object", "DELETE": "delete_object"}
+"""By the method of a request; each has the name of the right that it needs."""
 
 
 @dataclass(frozen=True)
@@ -142,5 +150,18 @@ def _failures(name: ObjectName | Folder) -> Iterator[None]:
     except AlreadyExistsError:
         raise ObjectExists("an object of this name is there", where=str(name)) from None
     except (BaseError, OSError) as wrong:
-        reason = str(wrong).split("\n", 1)[0][:300]
-        raise ObjectsUnavailable(f"the object store does not answer: {reason}", where=str(name)) from None
+        raise _unavailable(str(wrong).split("\n", 1)[0], name) from None
+
+
+def _unavailable(text: str, name: ObjectName | Folder) -> ObjectsUnavailable:
+    """With what to do, where the server has said what is wrong."""
+    found = ANSWER.search(text)
+    if found is None:
+        return ObjectsUnavailable(f"the object store does not answer: {text[:300]}", where=str(name))
+    from tracelake.adapters.aws.faults import refusal
+
+    error = {"Error": {"Code": found["code"], "Message": found["said"] or ""}}
+    of_many = {"list request": "LIST", "?delete": "DELETE"}
+    method = next((kind for sign, kind in of_many.items() if sign in text), found["method"])
+    fault = refusal(error, int(found["status"]), "s3", OPERATIONS.get(method, "get_object"), {"Bucket": name.bucket})
+    return ObjectsUnavailable(fault.message, where=str(name), hint=fault.hint)

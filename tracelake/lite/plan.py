@@ -25,6 +25,7 @@ from tracelake.settings import (
     DispatcherSettings,
     EndpointSettings,
     MetricsSettings,
+    ObjectSettings,
     QueueSettings,
     Settings,
     TlsSettings,
@@ -186,8 +187,15 @@ def _with_store(name: str, child_settings: Settings, settings: Settings, store: 
 def _calls_aws(name: str, settings: Settings) -> bool:
     sends = settings.metrics.cloudwatch_namespace is not None
     by_service = settings.tokens.signer == "kms" or settings.udf.invoker == "lambda" or sends
-    dispatches = name == "dispatcher" and by_service
-    return settings.queue.backend == "sqs" or dispatches or bool(references_in(settings))
+    mints = settings.credentials.role_arn is not None and _without_key(settings.credentials, settings)
+    dispatches = name == "dispatcher" and (by_service or mints)
+    stores = name in WITH_OBJECTS and _without_key(settings.objects, settings)
+    return settings.queue.backend == "sqs" or dispatches or stores or bool(references_in(settings))
+
+
+def _without_key(group: ObjectSettings | CredentialSettings, settings: Settings) -> bool:
+    """Whether S3 or STS is called with what AWS gives this machine."""
+    return settings.objects.backend == "s3" and group.access_key_id is None
 
 
 def _metrics(name: str, base: MetricsSettings) -> MetricsSettings:

@@ -1,8 +1,9 @@
 """Every setting of Trace: read once, frozen, passed in.
 
 Three places are read, the first that has a value wins: `TRACE_` environment variables (`TRACE_SPARK__MASTER` is
-`spark.master`), `trace.toml` in the home folder, the default below. A process under `trace up` gets its settings as a
-document on standard input instead, so that a secret is never in its environment, arguments or files.
+`spark.master`), `trace.toml` in the home folder, the default below, which for many settings the profile chooses. A
+process under `trace up` gets its settings as a document on standard input instead, so that a secret is never in its
+environment, arguments or files.
 
 Secrets are not taken from `trace.toml`, only references to them (`aws-secret:NAME`): every process of the user can read
 that file, and a worker must never be able to find the state database's address.
@@ -34,6 +35,7 @@ from tracelake.settings.load import (
     to_document,
 )
 from tracelake.settings.login_rules import LoginRule
+from tracelake.settings.profile import AwsSettings
 from tracelake.settings.retention import RetentionSettings
 from tracelake.settings.root import (
     ANY_NAME,
@@ -59,6 +61,7 @@ __all__ = [
     "ANY_NAME",
     "RUNTIMES",
     "SANDBOXES",
+    "AwsSettings",
     "BundleSettings",
     "ClientSettings",
     "CredentialSettings",

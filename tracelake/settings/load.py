@@ -1,4 +1,4 @@
-"""Reads the settings: environment, then `trace.toml`, then defaults; or a document from the parent process."""
+"""Reads the settings: environment, then `trace.toml`, profile and defaults; or a document from the parent process."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from pydantic_settings import BaseSettings, EnvSettingsSource, PydanticBaseSetti
 from tracelake.domain.text.validation_messages import sentence, wanted
 from tracelake.errors import SettingsError
 from tracelake.settings.base import Group
+from tracelake.settings.profile import ProfileSource, values_of
 from tracelake.settings.root import ANY_NAME, DEFAULT_HOME, PREFIX, Leaf, Settings, is_mapping, leaves
 from tracelake.settings.secrets.references import is_reference
 from tracelake.settings.telemetry import FaultSettings
@@ -28,10 +29,10 @@ OF_KUBERNETES: Final = re.compile(r"\w+_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_
 
 
 def load_settings(env: Mapping[str, str], *, home: Path | None = None) -> Settings:
-    """Environment, then `<home>/trace.toml`, then defaults. `home` (the option `--home`) wins over both."""
+    """Environment, then `<home>/trace.toml`, the profile, defaults. `home` (the option `--home`) wins over both."""
     _refuse_unknown_variables(env)
     place = (home or Path(env.get(f"{PREFIX}HOME") or DEFAULT_HOME)).expanduser().absolute()
-    return _refuse_faults(_build(env, _read_file(place / "trace.toml"), {"home": place}))
+    return _refuse_faults(_build(env, _read_file(place / "trace.toml"), {"home": place}, by_profile=True))
 
 
 def _refuse_faults(settings: Settings) -> Settings:
@@ -61,14 +62,21 @@ def to_document(settings: Settings) -> str:
     return json.dumps(settings.model_dump(exclude_none=True), default=_reveal)
 
 
-def origin(leaf: Leaf, env: Mapping[str, str], home: Path) -> str:
+def origin(leaf: Leaf, env: Mapping[str, str], settings: Settings) -> str:
     """Where the value came from, in the order of `load_settings`."""
     if leaf.variable in env:
         return leaf.variable
-    return "trace.toml" if _within(_read_file(home / "trace.toml"), leaf.parts) else "default"
+    if _within(_read_file(settings.home / "trace.toml"), leaf.parts):
+        return "trace.toml"
+    by_profile = values_of(settings.aws, settings.model_dump()) if settings.profile == "aws" else {}
+    return "profile aws" if any(value is not None for value in _values_at(by_profile, leaf.parts)) else "default"
 
 
-def _build(env: Mapping[str, str], file: Mapping[str, Any], given: Mapping[str, Any]) -> Settings:
+def _build(
+    env: Mapping[str, str], file: Mapping[str, Any], given: Mapping[str, Any], *, by_profile: bool = False
+) -> Settings:
+    """`by_profile`: not for a document. A process has no more than was put into it."""
+
     class Loaded(Settings):
         @classmethod
         def settings_customise_sources(
@@ -80,7 +88,9 @@ def _build(env: Mapping[str, str], file: Mapping[str, Any], given: Mapping[str, 
             file_secret_settings: PydanticBaseSettingsSource,
         ) -> tuple[PydanticBaseSettingsSource, ...]:
             del env_settings, dotenv_settings, file_secret_settings
-            return (init_settings, _Environment(settings_cls, env), _File(settings_cls, file), _Named(settings_cls))
+            set_there = (init_settings, _Environment(settings_cls, env), _File(settings_cls, file))
+            profile = (ProfileSource(settings_cls, env),) if by_profile else ()
+            return (*set_there, *profile, _Named(settings_cls))
 
     try:
         return Loaded(**given)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, get_args, get_origin
+from typing import Annotated, Any, Literal, get_args, get_origin
 
 from pydantic import StringConstraints, ValidationInfo, field_validator
 from pydantic.fields import FieldInfo
@@ -33,6 +33,7 @@ from tracelake.settings.http import HttpSettings
 from tracelake.settings.limits import LimitSettings
 from tracelake.settings.lite import PostgresSettings, UpSettings
 from tracelake.settings.login_rules import LoginRule
+from tracelake.settings.profile import AwsSettings
 from tracelake.settings.retention import RetentionSettings
 from tracelake.settings.rpc_pools import RpcPoolSettings
 from tracelake.settings.runtimes import RUNTIMES, OperatorSettings, RuntimeSettings
@@ -64,6 +65,12 @@ class Settings(BaseSettings):
     home: Path = setting(
         DEFAULT_HOME, "The folder that holds everything: databases, keys, logs, objects.", unit="folder"
     )
+    profile: Literal["lite", "aws"] = setting(
+        "lite",
+        "`aws`: the defaults of queue, objects, credentials, tokens, functions, metrics and secrets are services of"
+        " AWS, with the names and places of `aws`. `lite`: those of one machine.",
+    )
+    aws: AwsSettings = AwsSettings()
     state: StateSettings = StateSettings()
     data: DataSettings = DataSettings()
     queue: QueueSettings = QueueSettings()
@@ -118,6 +125,25 @@ class Settings(BaseSettings):
             if issuer is not None and rule.issuer != issuer:
                 raise ValueError(f"the issuer of {name} is {rule.issuer!r}, and identity.user_issuer is {issuer!r}")
         return rules
+
+    @field_validator("aws")
+    @classmethod
+    def _of_the_profile(cls, aws: AwsSettings, info: ValidationInfo) -> AwsSettings:
+        if info.data.get("profile") == "lite" and aws != AwsSettings():
+            raise ValueError("it has no effect without the profile aws (TRACE_PROFILE=aws)")
+        missing = [name for name in ("region", "account") if getattr(aws, name) is None]
+        if info.data.get("profile") == "aws" and missing:
+            raise ValueError(f"the profile aws needs aws.{missing[0]}")
+        return aws
+
+    @field_validator("udf")
+    @classmethod
+    def _is_reached_by_lambda(cls, udf: UdfSettings, info: ValidationInfo) -> UdfSettings:
+        """Lambda fetches bundles by URLs that the store signs: a function would fail with its first task."""
+        objects = info.data.get("objects")
+        if udf.invoker == "lambda" and isinstance(objects, ObjectSettings) and objects.backend == "disk":
+            raise ValueError("the invoker lambda needs objects.backend: s3, since Lambda cannot read a disk")
+        return udf
 
     @property
     def object_folder(self) -> Path:

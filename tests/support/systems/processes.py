@@ -188,11 +188,11 @@ class System:
         }
         return self._start(role, more, {"point": point, "nth": nth, "how": how}, None)
 
-    def gateway(self, port: int, user_public_key: str, **http: Any) -> Child:
+    def gateway(self, port: int, user_public_key: str, *, replica: int = 0, **http: Any) -> Child:
         more = {
             "gateway": {"port": port},
             "http": http,
-            "endpoints": {"dispatcher_internal": url_of(self.listeners[0][1])},
+            "endpoints": {"dispatcher_internal": url_of(self.listeners[replica][1])},
             "identity": {"service_token": TOKENS["gateway"], "user_public_key": user_public_key},
         }
         return self._start("gateway", more, {"point": None, "nth": 1, "how": "kill"}, None)

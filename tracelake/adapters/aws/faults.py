@@ -21,7 +21,7 @@ OF_TIME: Final = re.compile(r"signature (expired|not yet current)", re.IGNORECAS
 ACTION: Final = re.compile(r"not authorized to perform: ([\w-]+:\w+)")
 OF_KMS: Final = "Access to KMS is not allowed"
 """What Secrets Manager says of a secret that a key of KMS encrypts which the caller may not use."""
-NAMES: Final = ("QueueUrl", "QueueName", "KeyId", "SecretId", "FunctionName")
+NAMES: Final = ("QueueUrl", "QueueName", "KeyId", "SecretId", "FunctionName", "Bucket")
 """Parameters that name what a call is about."""
 OTHER_ACTIONS: Final = {"Invoke": "InvokeFunction"}
 """Of calls whose right has another name."""
@@ -55,7 +55,7 @@ def fault_of(wrong: Exception, service: str, operation: str, parameters: Mapping
 
     if isinstance(wrong, ClientError):
         status = int(wrong.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
-        return replace(_refusal(wrong.response, status, service, operation, parameters), may_be_done=status >= FAULT)
+        return replace(refusal(wrong.response, status, service, operation, parameters), may_be_done=status >= FAULT)
     if isinstance(wrong, NoCredentialsError | PartialCredentialsError):
         hint = "give this process a role, or set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
         return Fault(f"there are no credentials for {service}", hint, passes=False, expired=True, may_be_done=False)
@@ -66,9 +66,10 @@ def fault_of(wrong: Exception, service: str, operation: str, parameters: Mapping
     raise wrong
 
 
-def _refusal(
+def refusal(
     answer: Mapping[str, Any], status: int, service: str, operation: str, parameters: Mapping[str, Any]
 ) -> Fault:
+    """Of an answer as botocore reads it."""
     code, text = str(answer["Error"].get("Code", "")), str(answer["Error"].get("Message", ""))
     if code in DENIED:
         return _denied(code, text, service, operation, parameters)

@@ -26,9 +26,23 @@ async def _function(settings: Settings) -> Finding:
     about = f"{settings.udf.lambda_function} on Lambda: {found.runtime}, {found.memory_mb} MB, {found.seconds} s"
     longer = _longer(settings, found.seconds)
     if not longer:
-        return Finding("functions", ok=True, found=about)
+        return _quota(settings, found, about)
     fix = f"set runtimes.{longer[0]}.timeout_seconds to less than {found.seconds}, or raise the function's timeout"
     return Finding("functions", ok=None, found=f"{about}; tasks of {', '.join(longer)} may run longer", fix=fix)
+
+
+def _quota(settings: Settings, found: RunnerFunction, about: str) -> Finding:
+    """Calls beyond what Lambda runs at once are throttled: no attempt, but a task that waits."""
+    wanted = settings.dispatcher.functions
+    if isinstance(found.at_once, str):
+        fix = "allow the action lambda:GetAccountSettings to whoever runs this check"
+        return Finding("functions", None, f"{about}; how many may run at once is not known: {found.at_once}", fix)
+    if found.at_once >= wanted:
+        return Finding("functions", ok=True, found=f"{about}, {found.at_once} at once")
+    fix = f"raise its reserved concurrency, or the quota `Concurrent executions` of Lambda, to {wanted} or more"
+    return Finding(
+        "functions", None, f"{about}; {found.at_once} may run at once, and dispatcher.functions is {wanted}", fix
+    )
 
 
 async def _examined(settings: Settings) -> RunnerFunction:

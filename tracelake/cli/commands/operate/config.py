@@ -27,7 +27,7 @@ def show(home: Home = None, json: Json = False) -> None:
         {
             "setting": leaf.path,
             "value": shown(settings, leaf),
-            "from": origin(leaf, os.environ, settings.home),
+            "from": origin(leaf, os.environ, settings),
             "unit": leaf.unit or "",
             "variable": leaf.variable,
             "why": leaf.why,
