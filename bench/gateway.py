@@ -29,7 +29,7 @@ from bench.cpu import cpu_seconds, per_task_ms
 from bench.hooks import cpu_of
 from bench.noop_worker import deploy
 from bench.report import report
-from bench.rig import Rig, rig
+from bench.rig import Rig, listening, rig
 from tests.support.identity.service_tokens import TOKENS
 from tracelake.domain.access.service_tokens import derive_token
 from tracelake.lite.home import public_pem
@@ -86,7 +86,7 @@ async def measure_authorisation(
     async with AsyncExitStack() as stack:
         enter = stack.enter_async_context
         dispatcher, inner = stack.enter_context(started("bench.open_apis", "dispatcher", second_dispatcher(system)))
-        await _listening(inner)
+        await listening(inner, dispatcher)
         pairs = []
         for module, internal, pid in (
             ("tracelake", system.internal_api, system.dispatcher.pid),
@@ -300,7 +300,7 @@ async def gateway(
         "identity": identity,
     }
     with started(module, "gateway", (document, port)) as (process, _):
-        await _listening(port)
+        await listening(port, process)
         yield f"https://127.0.0.1:{port}", process
 
 
@@ -315,8 +315,8 @@ async def delivering(system: Rig) -> AsyncIterator[str]:
         "endpoints": {"dispatcher_internal": system.internal_api},
         "identity": {"service_token": TOKENS["delivery"]},
     }
-    with started("tracelake", "delivery", (document, port)):
-        await _listening(port)
+    with started("tracelake", "delivery", (document, port)) as (process, _):
+        await listening(port, process)
         yield f"https://127.0.0.1:{port}"
 
 
@@ -340,18 +340,6 @@ def started(
     finally:
         process.terminate()
         process.wait()
-
-
-async def _listening(port: int) -> None:
-    async with asyncio.timeout(120):
-        while True:
-            try:
-                _, writer = await asyncio.open_connection("127.0.0.1", port)
-            except OSError:
-                await asyncio.sleep(0.05)
-            else:
-                writer.close()
-                return
 
 
 def _connector(system: Rig) -> aiohttp.TCPConnector:

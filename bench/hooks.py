@@ -26,7 +26,7 @@ import uvloop
 from bench.cpu import cpu_seconds, per_task_ms
 from bench.noop_worker import deploy
 from bench.report import report
-from bench.rig import Rig, rig
+from bench.rig import Rig, listening, rig
 from tests.support.identity.hook_signatures import sign
 from tests.support.identity.service_tokens import TOKENS
 from tracelake.domain.sources.signatures import HookScheme
@@ -110,7 +110,7 @@ async def gateway(system: Rig) -> AsyncIterator[tuple[str, subprocess.Popen[byte
     }
     process = _start(document)
     try:
-        await _listening(port)
+        await listening(port, process)
         yield f"https://127.0.0.1:{port}", process
     finally:
         process.terminate()
@@ -138,18 +138,6 @@ def cpu_of(*pids: int) -> Iterator[list[float]]:
 def _cpu(pid: int) -> float:
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
-async def _listening(port: int) -> None:
-    async with asyncio.timeout(60):
-        while True:
-            try:
-                _, writer = await asyncio.open_connection("127.0.0.1", port)
-            except OSError:
-                await asyncio.sleep(0.05)
-            else:
-                writer.close()
-                return
 
 
 if __name__ == "__main__":

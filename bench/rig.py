@@ -85,7 +85,7 @@ async def _dispatching(server: RunningServer, folder: Path, more: Mapping[str, A
     queue = PgQueue(server.dsn("queue"), connections=2)
     pool = await asyncpg.create_pool(state, min_size=1, max_size=2)
     try:
-        await _listening(ports[1], process)
+        await listening(ports[1], process)
         org_id = await pool.fetchval("SELECT id FROM orgs")
         listeners = [f"https://127.0.0.1:{port}" for port in ports]
         context = ssl.create_default_context(cafile=tls.ca)
@@ -120,10 +120,11 @@ def _start(document: dict[str, Any], log: Path) -> subprocess.Popen[bytes]:
     return process
 
 
-async def _listening(port: int, process: subprocess.Popen[bytes]) -> None:
-    deadline = time.monotonic() + 60
+async def listening(port: int, process: subprocess.Popen[bytes]) -> None:
+    """Waits until the process accepts connections."""
+    deadline = time.monotonic() + 120
     while time.monotonic() < deadline:
-        assert process.poll() is None, "the Dispatcher ended"
+        assert process.poll() is None, f"{process.args!r} ended"
         try:
             _, writer = await asyncio.open_connection("127.0.0.1", port)
         except OSError:
@@ -131,4 +132,4 @@ async def _listening(port: int, process: subprocess.Popen[bytes]) -> None:
         else:
             writer.close()
             return
-    raise AssertionError("the Dispatcher does not listen")
+    raise AssertionError(f"{process.args!r} does not listen")

@@ -189,9 +189,15 @@ def socket_folder(home: Home) -> Path:
         left = Path(note.read_text().strip())
         if left.name.startswith("trace-") and left.parent == Path(tempfile.gettempdir()):  # ours, and nothing else
             shutil.rmtree(left, ignore_errors=True)
+    folder = new_socket_folder()
+    write_private(note, str(folder))
+    return folder
+
+
+def new_socket_folder() -> Path:
+    """Unix sockets need a short path that the server's user can reach."""
     folder = Path(tempfile.mkdtemp(prefix="trace-"))
     folder.chmod(0o711)
-    write_private(note, str(folder))
     return folder
 
 

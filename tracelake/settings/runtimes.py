@@ -3,11 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final, Literal, Self
+from typing import Any, Final, Literal, Self
 
 from pydantic import model_validator
 
 from tracelake.settings.base import Group, setting
+
+
+def _most_in_flight() -> Any:
+    return setting(
+        None,
+        "How many of its tasks may be woken or run at once, of all jobs and organisations; always-on sources do not"
+        " count; unset: no limit.",
+        unit="tasks",
+        ge=1,
+        le=1000000,
+    )
 
 
 class RuntimeSettings(Group):
@@ -44,14 +55,7 @@ class RuntimeSettings(Group):
         ge=1,
         le=10000,
     )
-    max_in_flight: int | None = setting(
-        None,
-        "How many of its tasks may be woken or run at once, of all jobs and organisations; always-on sources do not"
-        " count; unset: no limit.",
-        unit="tasks",
-        ge=1,
-        le=1000000,
-    )
+    max_in_flight: int | None = _most_in_flight()
     retry_backoff_seconds: int = setting(30, "Wait before the second attempt; it doubles.", unit="s", ge=0, le=86400)
     retry_max_backoff_seconds: int = setting(600, "The longest wait between attempts.", unit="s", ge=0, le=86400)
 
@@ -69,14 +73,7 @@ class RuntimeSettings(Group):
 class OperatorSettings(Group):
     """Limits of an operator (`operator:` in YAML), by its name."""
 
-    max_in_flight: int | None = setting(
-        None,
-        "How many of its tasks may be woken or run at once, of all jobs and organisations; always-on sources do not"
-        " count; unset: no limit.",
-        unit="tasks",
-        ge=1,
-        le=1000000,
-    )
+    max_in_flight: int | None = _most_in_flight()
 
 
 SANDBOXES: Final = "ecs_udf"

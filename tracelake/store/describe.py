@@ -13,12 +13,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import psycopg
-from psycopg.rows import dict_row
+from psycopg.rows import namedtuple_row
 
 from tracelake.store.migrate import refusals
 from tracelake.store.queries import queries
 
-Row = dict[str, Any]
+Entry = Any
+"""A row of the catalogue: a named tuple, whose fields are the columns of its statement."""
 
 HEAD = """\
 # Data model
@@ -55,46 +56,48 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _database(dsn: str, database: str) -> Iterator[str]:
-    with refusals(dsn, database), psycopg.connect(dsn, row_factory=dict_row) as connection:
-        catalog = {name: connection.execute(sql.encode()).fetchall() for name, sql in queries("describe").items()}
-    names = [table["name"] for table in catalog["tables"]]
+    with refusals(dsn, database), psycopg.connect(dsn, row_factory=namedtuple_row) as connection:
+        catalog: dict[str, list[Entry]] = {
+            name: connection.execute(sql.encode()).fetchall() for name, sql in queries("describe").items()
+        }
+    names = [table.name for table in catalog["tables"]]
     details = {kind: _by_table(catalog[kind]) for kind in ("columns", "constraints", "indexes", "triggers")}
     yield from _diagram(names, catalog["foreign_keys"])
     for table in catalog["tables"]:
-        yield from _table(table, {kind: rows[table["name"]] for kind, rows in details.items()})
-    yield from _list("Types", ((row["name"], row["contents"], row["meaning"]) for row in catalog["types"]))
-    yield from _list("Functions", ((row["name"], row["result"], row["meaning"]) for row in catalog["functions"]))
+        yield from _table(table, {kind: rows[table.name] for kind, rows in details.items()})
+    yield from _list("Types", ((row.name, row.contents, row.meaning) for row in catalog["types"]))
+    yield from _list("Functions", ((row.name, row.result, row.meaning) for row in catalog["functions"]))
 
 
-def _by_table(rows: Iterable[Row]) -> dict[str, list[Row]]:
+def _by_table(rows: Iterable[Entry]) -> dict[str, list[Entry]]:
     grouped = defaultdict(list)
     for row in rows:
-        grouped[row["table_name"]].append(row)
+        grouped[row.table_name].append(row)
     return grouped
 
 
-def _diagram(names: Iterable[str], references: Iterable[Row]) -> Iterator[str]:
+def _diagram(names: Iterable[str], references: Iterable[Entry]) -> Iterator[str]:
     yield from ("```mermaid", "erDiagram")
     for name in names:
         yield f'    "{name}"'
     for row in references:
-        parent = "|o" if row["nullable"] else "||"
-        yield f'    "{row["parent"]}" {parent}--o{{ "{row["child"]}" : "{row["columns"] or "org_id"}"'
+        parent = "|o" if row.nullable else "||"
+        yield f'    "{row.parent}" {parent}--o{{ "{row.child}" : "{row.columns or "org_id"}"'
     yield "```"
 
 
-def _table(table: Row, parts: dict[str, list[Row]]) -> Iterator[str]:
-    yield from ("", f"### `{table['name']}`", "", table["purpose"] or "", "")
+def _table(table: Entry, parts: dict[str, list[Entry]]) -> Iterator[str]:
+    yield from ("", f"### `{table.name}`", "", table.purpose or "", "")
     yield from ("| column | type | null | default | meaning |", "|---|---|---|---|---|")
     for column in parts["columns"]:
-        null = "yes" if column["nullable"] else ""
-        cells = (f"`{column['name']}`", column["type"], null, _code(column["value"]), column["meaning"] or "")
+        null = "yes" if column.nullable else ""
+        cells = (f"`{column.name}`", column.type, null, _code(column.value), column.meaning or "")
         yield "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
     for kind in ("constraints", "indexes", "triggers"):
-        rows = ((row["name"], _short(row["definition"]), row["meaning"]) for row in parts[kind])
+        rows = ((row.name, _short(row.definition), row.meaning) for row in parts[kind])
         yield from _list(kind.capitalize(), rows)
-    if table["settings"]:
-        yield from ("", "Storage: " + ", ".join(_code(setting) for setting in table["settings"]) + ".")
+    if table.settings:
+        yield from ("", "Storage: " + ", ".join(_code(setting) for setting in table.settings) + ".")
 
 
 def _list(title: str, rows: Iterable[tuple[str, str | None, str | None]]) -> Iterator[str]:

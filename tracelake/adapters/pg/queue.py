@@ -17,7 +17,7 @@ from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 from uuid import UUID
 
 import asyncpg
@@ -51,6 +51,11 @@ SWEEP_TURNS: Final = SWEEP_MARGIN // timedelta(microseconds=1)
 """The same in turns."""
 FRONT: Final = datetime(1970, 1, 1, tzinfo=UTC)
 """Before any message."""
+
+RECEIVE: Final = """
+SELECT queue, id, receipt, receives, sent_at, due_at, turn, body, looked_at, next_due
+  FROM pgqueue.receive_any($1, $2, $3, $4, $5, $6, $7)
+"""
 
 NOT_READY: Final = (
     asyncpg.InvalidAuthorizationSpecificationError,
@@ -149,8 +154,8 @@ class PgQueue:
     async def dead_letters(self, queue: str, limit: int) -> list[DeadLetter]:
         check_queue(queue)
         check_count(limit, "/limit")
-        rows = await self._call("SELECT * FROM pgqueue.list_dead_letters($1, $2)", queue, limit)
-        return [_dead_letter(row) for row in rows]
+        sql = "SELECT id, body, receives, sent_at, died_at, reason FROM pgqueue.list_dead_letters($1, $2)"
+        return [DeadLetter(MessageId(str(number)), *rest) for number, *rest in await self._call(sql, queue, limit)]
 
     async def redrive(self, queue: str, ids: Sequence[MessageId] | None = None) -> int:
         check_queue(queue)
@@ -177,21 +182,21 @@ class PgQueue:
         self, queues: Mapping[str, int], at_most: int, visibility: timedelta, until: float
     ) -> tuple[list[Delivery], float]:
         """What is ready, and if nothing is, how long to wait at most for something to be."""
-        sql = "SELECT * FROM pgqueue.receive_any($1, $2, $3, $4, $5, $6, $7)"
         while True:
             names = list(queues)
             starts = [self._fronts.start(name) for name in names]
             turns, dues = [start.turn for start in starts], [start.due for start in starts]
             limits = list(queues.values()), at_most, visibility, self._max_receives
-            rows = await self._or_give_back(self._call(sql, names, *limits, turns, dues, until=until))
-            if rows and rows[0]["id"] is None:
-                return [], _pause(rows[0]["next_due"], swept=all(start.due == FRONT for start in starts))
+            records = await self._or_give_back(self._call(RECEIVE, names, *limits, turns, dues, until=until))
+            rows = [_Received(*record) for record in records]
+            if rows and rows[0].id is None:
+                return [], _pause(rows[0].next_due, swept=all(start.due == FRONT for start in starts))
             crash_point("queue.after_receive", when=rows)
-            alive = [row for row in rows if row["receipt"] is not None]
+            alive = [row for row in rows if row.receipt is not None]
             if len(alive) < len(rows):
                 _log_dead(rows)
             for name in names:
-                self._fronts.delivered(name, [row for row in alive if row["queue"] == name])
+                self._fronts.delivered(name, [row for row in alive if row.queue == name])
             if alive:  # only dead ones: there may be living ones behind them
                 return [_delivery(row) for row in alive], 0.0
 
@@ -207,9 +212,9 @@ class PgQueue:
     async def _give_back(self, taking: asyncio.Task[list[asyncpg.Record]]) -> None:
         with suppress(DatabaseUnavailable):  # then they are ready again when their visibility ends
             held: defaultdict[str, list[UUID]] = defaultdict(list)
-            for row in await taking:
-                if row["receipt"] is not None:
-                    held[row["queue"]].append(row["receipt"])
+            for row in map(_Received._make, await taking):
+                if row.receipt is not None:
+                    held[row.queue].append(row.receipt)
             for queue, receipts in held.items():
                 await self._call("SELECT pgqueue.release($1, $2, $3)", queue, receipts, timedelta())
 
@@ -243,6 +248,23 @@ class PgQueue:
         return task
 
 
+class _Received(NamedTuple):
+    """What `pgqueue.receive_any` returns for a message."""
+
+    queue: str
+    id: int | None
+    """None: there is no message, and this is when there may be one."""
+    receipt: UUID | None
+    """None: it has become a dead letter."""
+    receives: int
+    sent_at: datetime
+    due_at: datetime
+    turn: int | None
+    body: bytes
+    looked_at: datetime
+    next_due: timedelta | None
+
+
 @dataclass(frozen=True)
 class _Start:
     """Where to start in a queue: a turn, and among messages without one a moment."""
@@ -272,12 +294,12 @@ class _Fronts:
         self._next_sweep[queue] = _now() + SWEEP_SECONDS
         return _Start()
 
-    def delivered(self, queue: str, rows: Sequence[asyncpg.Record]) -> None:
-        timed = [row["due_at"] for row in rows if row["turn"] is None]
+    def delivered(self, queue: str, rows: Sequence[_Received]) -> None:
+        timed = [row.due_at for row in rows if row.turn is None]
         if len(timed) < len(rows):
-            self._last_turn[queue] = max(row["turn"] for row in rows if row["turn"] is not None) - SWEEP_TURNS
+            self._last_turn[queue] = max(row.turn for row in rows if row.turn is not None) - SWEEP_TURNS
         if rows:  # with a turn: none of the others was due
-            self._last_due[queue] = max(timed, default=rows[0]["looked_at"]) - SWEEP_MARGIN
+            self._last_due[queue] = max(timed, default=rows[0].looked_at) - SWEEP_MARGIN
 
 
 def _pause(next_due: timedelta | None, *, swept: bool) -> float:
@@ -290,33 +312,21 @@ def _now() -> float:
     return asyncio.get_running_loop().time()
 
 
-def _delivery(row: asyncpg.Record) -> Delivery:
+def _delivery(row: _Received) -> Delivery:
     return Delivery(
-        queue=row["queue"],
-        id=MessageId(str(row["id"])),
-        receipt=Receipt(str(row["receipt"])),
-        body=row["body"],
-        receives=row["receives"],
-        sent_at=row["sent_at"],
+        queue=row.queue,
+        id=MessageId(str(row.id)),
+        receipt=Receipt(str(row.receipt)),
+        body=row.body,
+        receives=row.receives,
+        sent_at=row.sent_at,
     )
 
 
-def _dead_letter(row: asyncpg.Record) -> DeadLetter:
-    return DeadLetter(
-        id=MessageId(str(row["id"])),
-        body=row["body"],
-        receives=row["receives"],
-        sent_at=row["sent_at"],
-        died_at=row["died_at"],
-        reason=row["reason"],
-    )
-
-
-def _log_dead(rows: Iterable[asyncpg.Record]) -> None:
+def _log_dead(rows: Iterable[_Received]) -> None:
     for row in rows:
-        if row["receipt"] is None:
-            dead = {"queue": row["queue"], "message": row["id"], "receives": row["receives"]}
-            log.warning("a message became a dead letter", **dead)
+        if row.receipt is None:
+            log.warning("a message became a dead letter", queue=row.queue, message=row.id, receives=row.receives)
 
 
 def _uuids(receipts: Iterable[Receipt]) -> Iterator[UUID]:

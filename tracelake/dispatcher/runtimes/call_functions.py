@@ -12,6 +12,7 @@ import asyncio
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final
 from uuid import UUID
 
@@ -34,6 +35,7 @@ from tracelake.errors import BadInput, Refused, Unavailable
 from tracelake.ports import Invoked, Invoker, Places
 from tracelake.runtime.crash_points import crash_point
 from tracelake.runtime.logs import log_fields
+from tracelake.runtime.retry import retry_with_backoff
 from tracelake.runtime.tracing import span
 from tracelake.settings import RuntimeSettings
 from tracelake.store.db import OUTAGES
@@ -52,7 +54,6 @@ PROBE_SECONDS: Final = 3.0
 """A missing runner is noticed sooner than this: a function that has run for so long has one."""
 PLACES_SECONDS: Final = 5.0
 """How long the number of places is cached."""
-AGAIN_SECONDS: Final = 1.0
 ENDLESS_SECONDS: Final = 24 * 3600.0
 """For a task without a time limit of its own."""
 ANY_NUMBER: Final = 2**31 - 1
@@ -222,14 +223,12 @@ class CallFunctions:
 
     async def _settle(self, call: RunningFunction, ended: Invoked) -> None:
         """Repeats until it is stored."""
-        while True:
-            try:
-                await self._settle_once(call, ended)
-            except (*OUTAGES, Unavailable) as away:
-                log.warning("the end of a function is not stored yet", because=str(away) or type(away).__name__)
-                await asyncio.sleep(AGAIN_SECONDS)
-            else:
-                return
+
+        def is_away(outage: Exception) -> None:
+            log.warning("the end of a function is not stored yet", because=str(outage) or type(outage).__name__)
+
+        settle = partial(self._settle_once, call, ended)
+        await retry_with_backoff(settle, outages=(*OUTAGES, Unavailable), on_outage=is_away)
 
     async def _settle_once(self, call: RunningFunction, ended: Invoked) -> None:
         self._probing = None

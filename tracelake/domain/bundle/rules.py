@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from tracelake.domain.bundle.zip_file import Record, content, records
+from tracelake.domain.bundle.zip_file import Record, content, invalid_entry, records
 from tracelake.errors import InvalidBundle
 
 Kind = Literal["python", "node", "bootstrap"]
@@ -151,9 +151,9 @@ def _entry(record: Record) -> Entry:
     kind = stat.S_IFMT(record.mode)
     if kind not in (0, stat.S_IFDIR if folder else stat.S_IFREG):
         what = "a link" if stat.S_ISLNK(record.mode) else "neither a plain file nor a folder"
-        raise _wrong(record, f"is {what}", "special_file", "pack the file itself")
+        raise invalid_entry(record, f"is {what}", "special_file", "pack the file itself")
     if folder and (record.size or record.packed):
-        raise _wrong(record, "is a folder with content", "special_file")
+        raise invalid_entry(record, "is a folder with content", "special_file")
     return Entry(path.rstrip("/"), folder, bool(record.mode & 0o111) and not folder, record)
 
 
@@ -163,22 +163,22 @@ def _path(record: Record) -> str:
         path = record.raw_name.decode("utf-8" if record.utf8 else "ascii")
     except UnicodeDecodeError:
         hint = "`trace udf build` writes names as they are read everywhere"
-        raise _wrong(record, "has a name that is not marked as UTF-8, or is none", "bad_name", hint) from None
+        raise invalid_entry(record, "has a name that is not marked as UTF-8, or is none", "bad_name", hint) from None
     if any(unicodedata.category(letter)[0] == "C" for letter in path):
-        raise _wrong(record, "has a control character in its name", "control_character")
+        raise invalid_entry(record, "has a control character in its name", "control_character")
     if unicodedata.normalize("NFC", path) != path:
-        raise _wrong(record, "has a name that Unicode spells in another way", "bad_name")
+        raise invalid_entry(record, "has a name that Unicode spells in another way", "bad_name")
     if "\\" in path:
-        raise _wrong(record, "has a backslash in its name", "backslash", "use / between folders")
+        raise invalid_entry(record, "has a backslash in its name", "backslash", "use / between folders")
     if path.startswith("/") or DRIVE.match(path):
-        raise _wrong(record, "has an absolute name", "absolute", "pack from within the folder")
+        raise invalid_entry(record, "has an absolute name", "absolute", "pack from within the folder")
     names = path.removesuffix("/").split("/")
     if ".." in names:
-        raise _wrong(record, "leads out of the bundle", "parent")
+        raise invalid_entry(record, "leads out of the bundle", "parent")
     if "" in names or "." in names:
-        raise _wrong(record, "has an empty name or '.' in its path", "bad_name")
+        raise invalid_entry(record, "has an empty name or '.' in its path", "bad_name")
     if len(record.raw_name) > MOST_PATH_BYTES or any(len(name.encode()) > MOST_NAME_BYTES for name in names):
-        raise _wrong(record, "has too long a name", "bad_name")
+        raise invalid_entry(record, "has too long a name", "bad_name")
     return path
 
 
@@ -189,10 +189,10 @@ def _check_sizes(entries: Sequence[Entry], limits: BundleLimits) -> None:
         total += size
         if size > RATIO_FREE_BYTES and size > packed * limits.ratio:
             message = f"would grow {size // max(1, packed)} times; at most {limits.ratio} times is taken"
-            raise _wrong(entry.record, message, "bomb")
+            raise invalid_entry(entry.record, message, "bomb")
         if total > limits.unpacked_bytes:
             message = f"brings the bundle over {limits.unpacked_bytes} bytes unpacked"
-            raise _wrong(entry.record, message, "bomb", "leave out what the function does not need")
+            raise invalid_entry(entry.record, message, "bomb", "leave out what the function does not need")
 
 
 def _refuse_meetings(entries: Sequence[Entry]) -> None:
@@ -201,14 +201,14 @@ def _refuse_meetings(entries: Sequence[Entry]) -> None:
     given = set[str]()
     for entry in entries:
         if entry.path in given:
-            raise _wrong(entry.record, "is there twice", "duplicate")
+            raise invalid_entry(entry.record, "is there twice", "duplicate")
         given.add(entry.path)
         for path, folder in _steps(entry):
             was = seen.setdefault(_folded(path), (path, folder))
             if was[0] != path:
-                raise _wrong(entry.record, f"differs from {was[0]} in nothing but capitals", "case_conflict")
+                raise invalid_entry(entry.record, f"differs from {was[0]} in nothing but capitals", "case_conflict")
             if was[1] != folder:
-                raise _wrong(entry.record, f"makes {path} a file and a folder at once", "duplicate")
+                raise invalid_entry(entry.record, f"makes {path} a file and a folder at once", "duplicate")
 
 
 def _steps(entry: Entry) -> Iterator[tuple[str, bool]]:
@@ -222,7 +222,3 @@ def _steps(entry: Entry) -> Iterator[tuple[str, bool]]:
 
 def _folded(path: str) -> str:
     return unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", path).casefold())
-
-
-def _wrong(record: Record, what: str, reason: str, hint: str | None = None) -> InvalidBundle:
-    return InvalidBundle(f"the entry {record.shown} {what}", reason=reason, where=record.shown, hint=hint)

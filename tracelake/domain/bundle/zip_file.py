@@ -84,9 +84,9 @@ def content(archive: bytes, record: Record) -> Iterator[bytes]:
         yield piece
     if size != record.size:
         more = "more" if size > record.size else "less"
-        raise _entry(record, f"unpacks to {more} than the {record.size} bytes that it declares", "false_size")
+        raise invalid_entry(record, f"unpacks to {more} than the {record.size} bytes that it declares", "false_size")
     if crc != record.crc:
-        raise _entry(record, "does not have the checksum that it declares", "false_checksum")
+        raise invalid_entry(record, "does not have the checksum that it declares", "false_checksum")
 
 
 def _pieces(archive: bytes, record: Record) -> Iterator[bytes]:
@@ -102,13 +102,13 @@ def _pieces(archive: bytes, record: Record) -> Iterator[bytes]:
                 yield inflate.decompress(waiting, CHUNK)
                 waiting = inflate.unconsumed_tail
             if inflate.eof and (inflate.unused_data or at + CHUNK < len(packed)):
-                raise _entry(record, "has bytes behind the end of its content", "hidden_bytes")
+                raise invalid_entry(record, "has bytes behind the end of its content", "hidden_bytes")
         while not inflate.eof and (rest := inflate.decompress(b"", CHUNK)):
             yield rest
     except zlib.error as error:
-        raise _entry(record, f"cannot be unpacked: {error}", "broken") from None
+        raise invalid_entry(record, f"cannot be unpacked: {error}", "broken") from None
     if not inflate.eof:
-        raise _entry(record, "ends before its content does", "broken")
+        raise invalid_entry(record, "ends before its content does", "broken")
 
 
 def _end(archive: bytes) -> tuple[int, ...]:
@@ -152,20 +152,20 @@ def _directory(archive: bytes, start: int, count: int) -> Iterator[tuple[Record,
 def _with_local(archive: bytes, record: Record, flags: int, offset: int, limit: int) -> tuple[Record, tuple[int, int]]:
     _check_flags(record, flags)
     if offset + LOCAL.size > limit or archive[offset : offset + 4] != LOCAL_SIGN:
-        raise _entry(record, "is not where the directory says", "disagreement")
+        raise invalid_entry(record, "is not where the directory says", "disagreement")
     _, _, local_flags, method, _, _, crc, packed, size, name, extra = LOCAL.unpack_from(archive, offset)
     start = offset + LOCAL.size + name + extra
     raw = archive[offset + LOCAL.size : offset + LOCAL.size + name]
     if ZIP64 in (record.packed, record.size, packed, size):
-        raise _entry(record, "is in the zip64 format, which a bundle of its size never needs", "zip64")
+        raise invalid_entry(record, "is in the zip64 format, which a bundle of its size never needs", "zip64")
     # Where they follow the content, a packer leaves them empty here, all or some.
     empty = 0 if flags & TRAILING_SIZES else None
     pairs = ((crc, record.crc), (packed, record.packed), (size, record.size))
     same = all(value in (known, empty) for value, known in pairs)
     if raw != record.raw_name or method != record.method or local_flags != flags or not same:
-        raise _entry(record, "is described in two ways: by the directory and before its content", "disagreement")
+        raise invalid_entry(record, "is described in two ways: by the directory and before its content", "disagreement")
     if start + record.packed > limit:
-        raise _entry(record, "reaches beyond the place of the entries", "overlap")
+        raise invalid_entry(record, "reaches beyond the place of the entries", "overlap")
     _check_extra(archive[start - extra : start], raw)
     end = start + record.packed
     if flags & TRAILING_SIZES:
@@ -179,18 +179,18 @@ def _descriptor(archive: bytes, record: Record, at: int, limit: int) -> int:
     for form in (DESCRIPTOR_SIGN + sizes, sizes):
         if at + len(form) <= limit and archive[at : at + len(form)] == form:
             return len(form)
-    raise _entry(record, "is described in two ways: by the directory and behind its content", "disagreement")
+    raise invalid_entry(record, "is described in two ways: by the directory and behind its content", "disagreement")
 
 
 def _check_flags(record: Record, flags: int) -> None:
     if flags & ENCRYPTED:
-        raise _entry(record, "is encrypted", "encrypted", "make the zip without a password")
+        raise invalid_entry(record, "is encrypted", "encrypted", "make the zip without a password")
     if flags & ~KNOWN_FLAGS:
-        raise _entry(record, f"has flags that are not known here ({flags:#06x})", "unknown_form")
+        raise invalid_entry(record, f"has flags that are not known here ({flags:#06x})", "unknown_form")
     if record.method not in (STORED, DEFLATED):
-        raise _entry(record, f"is packed by method {record.method}", "unknown_form", "use deflate, or none")
+        raise invalid_entry(record, f"is packed by method {record.method}", "unknown_form", "use deflate, or none")
     if record.method == STORED and record.packed != record.size:
-        raise _entry(record, "is not packed and yet has two sizes", "disagreement")
+        raise invalid_entry(record, "is not packed and yet has two sizes", "disagreement")
 
 
 def _check_extra(extra: bytes, raw: bytes) -> None:
@@ -210,15 +210,15 @@ def _refuse_gaps(found: list[tuple[Record, tuple[int, int]]], limit: int) -> Non
     at = 0
     for record, (begin, end) in sorted(found, key=lambda item: item[1]):
         if begin < at:
-            raise _entry(record, "shares bytes with another entry", "overlap")
+            raise invalid_entry(record, "shares bytes with another entry", "overlap")
         if begin > at:
-            raise _entry(record, "has bytes before it that belong to no entry", "hidden_bytes")
+            raise invalid_entry(record, "has bytes before it that belong to no entry", "hidden_bytes")
         at = end
     if at != limit:
         raise _broken("it has bytes before its directory that belong to no entry")
 
 
-def _entry(record: Record, what: str, reason: str, hint: str | None = None) -> InvalidBundle:
+def invalid_entry(record: Record, what: str, reason: str, hint: str | None = None) -> InvalidBundle:
     return InvalidBundle(f"the entry {record.shown} {what}", reason=reason, where=record.shown, hint=hint)
 
 

@@ -35,7 +35,6 @@ MANIFEST: Final = "backup.json"
 FILES: Final = "files.jsonl"
 UNFINISHED: Final = "unfinished"
 """Exists while the backup is being made; whoever makes it holds its lock."""
-CHUNK: Final = 1024 * 1024
 
 
 class StoredFile(msgspec.Struct, frozen=True):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 import signal
 import subprocess
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -14,7 +13,7 @@ from typing import Final
 
 from tracelake.errors import PostgresFailed, SetupError
 from tracelake.lite import postgres
-from tracelake.lite.home import Home
+from tracelake.lite.home import Home, new_socket_folder
 from tracelake.lite.launch import Launch, spawn
 from tracelake.lite.network_ports import choose_store_ports, free_port
 from tracelake.lite.provision import Embedded, ExternalDsns, owner_dsns
@@ -33,7 +32,9 @@ LOOK_SECONDS: Final = 0.05
 def running_databases(home: Home, settings: Settings) -> Iterator[Mapping[Database, str]]:
     """DSNs of the three databases, which exist; those of embedded servers are empty at first, and have their roles."""
     external = ExternalDsns.of(settings)
-    with ExitStack() as until_the_end, _socket_folder() as sockets:
+    with ExitStack() as until_the_end:
+        sockets = new_socket_folder()
+        until_the_end.callback(shutil.rmtree, sockets, ignore_errors=True)
         wanted: dict[Instance, bool] = {"state": external.embeds_state, "data": external.embeds_data}
         servers: dict[Instance, Embedded] = {
             name: until_the_end.enter_context(_server(name, home, settings, sockets))
@@ -90,14 +91,3 @@ def _wait(process: subprocess.Popen[bytes], answers: Callable[[], bool], log: Pa
             error = SetupError if "seaweedfs" in log.name else PostgresFailed
             raise error(f"{log.stem} did not start", where=str(log), hint="its log has the reason")
         time.sleep(LOOK_SECONDS)
-
-
-@contextmanager
-def _socket_folder() -> Iterator[Path]:
-    """Unix sockets need a short path that the server's user can reach."""
-    folder = Path(tempfile.mkdtemp(prefix="trace-"))
-    folder.chmod(0o711)
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
