@@ -28,7 +28,7 @@ from tracelake.settings import (
     to_document,
 )
 from tracelake.settings.base import setting
-from tracelake.settings.root import Name
+from tracelake.settings.root import SettingName
 
 
 def write(home: Path, text: str) -> Path:
@@ -228,7 +228,7 @@ class Pool(Group):
 
 
 class WithPools(Settings):
-    pools: Mapping[Name, Pool] = {}
+    pools: Mapping[SettingName, Pool] = {}
 
 
 def test_secrets_of_a_group_by_name_are_secrets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -29,7 +29,7 @@ DELAY_LIMIT: Final = timedelta(minutes=15)
 VISIBILITY_LIMIT: Final = timedelta(hours=12)
 """The longest time that SQS hides a message."""
 
-Group = tuple[str, str]
+QueueGroup = tuple[str, str]
 """Whose message it is: an organisation, and within it a job."""
 
 QUEUE_NAME: Final = r"[A-Za-z0-9_-]{1,64}"
@@ -42,7 +42,7 @@ class Outgoing:
 
     body: bytes
     delay: timedelta = timedelta()
-    group: Group | None = None
+    group: QueueGroup | None = None
 
     def __post_init__(self) -> None:
         if not 1 <= len(self.body) < BODY_LIMIT_BYTES:

@@ -27,7 +27,7 @@ _NO_REQUESTS = as_data(sha256(b"").digest())
 _encode = msgspec.json.Encoder().encode
 
 
-class Receipt(responses.Receipt, kw_only=True):
+class Receipt(responses.TxReceipt, kw_only=True):
     """With what nodes say besides."""
 
     to: str | None

@@ -13,7 +13,7 @@ from tests.support.chain.encoding import exchanges
 from tests.support.chain.real_blocks import blocks
 from tracelake.chain.keccak import keccak
 from tracelake.chain.nodes.errors import read_error
-from tracelake.chain.nodes.responses import Block, Log, Receipt, RpcError, Transaction
+from tracelake.chain.nodes.responses import Block, Log, RpcError, Transaction, TxReceipt
 from tracelake.chain.nodes.rpc_pool import Endpoint
 from tracelake.chain.proofs.encode import encode_transaction
 from tracelake.chain.proofs.verify import (
@@ -63,7 +63,7 @@ def test_real_transactions_and_withdrawals_have_the_roots_that_headers_name(shar
 def test_real_receipts_have_the_root_and_the_bloom_that_their_header_names(shared_data: Path) -> None:
     block = blocks(shared_data)["get-latest"]
     answers = {name: response for name, _, response in exchanges(shared_data / "execution-apis/eth_getBlockReceipts")}
-    receipts = msgspec.convert(answers["get-block-receipts-latest"]["result"], list[Receipt])
+    receipts = msgspec.convert(answers["get-block-receipts-latest"]["result"], list[TxReceipt])
     logs = [log for receipt in receipts for log in receipt.logs]
     assert logs
     check_receipts(block, receipts)

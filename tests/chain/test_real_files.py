@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 from tests.support.chain.encoding import exchanges
 from tests.support.chain.real_blocks import blocks
 from tracelake.adapters.objects_disk import DiskObjects
-from tracelake.chain.nodes.responses import Receipt
+from tracelake.chain.nodes.responses import TxReceipt
 from tracelake.chain.schemas import SCHEMAS
 from tracelake.chain.tables import BATCHES, CheckedBlock
 from tracelake.data.files.parquet_writer import OutputFolder, write_table
@@ -23,7 +23,7 @@ CHAIN = 3503995874084926
 def test_a_real_block_is_in_a_datasets_files_what_its_node_said(shared_data: Path, tmp_path: Path) -> None:
     answers = {name: response for name, _, response in exchanges(shared_data / "execution-apis/eth_getBlockReceipts")}
     output = answers["get-block-receipts-latest"]["result"]
-    receipts = msgspec.convert(output, list[Receipt])
+    receipts = msgspec.convert(output, list[TxReceipt])
     logs = [log for receipt in receipts for log in receipt.logs]
     known = CheckedBlock(blocks(shared_data)["get-latest"], receipts, logs)
     found = {name: _written_and_read(name, known, tmp_path).to_pylist() for name in ("blocks", "logs")}

@@ -6,6 +6,7 @@ import ast
 import re
 import tomllib
 from collections import Counter, defaultdict
+from collections.abc import Iterator
 
 from ruamel.yaml import YAML
 
@@ -99,3 +100,91 @@ def test_a_class_has_a_name_of_its_own() -> None:
     assert set(twice.pop("Config")) == {file for file in places["Config"] if file.startswith("operators/")}
     assert "operators/python.py" in twice.pop("Call")
     assert twice == {}
+
+
+def test_a_name_that_other_modules_import_stands_for_one_type() -> None:
+    """A class, or a name that is given to a type. But for options of the command line, in whose modules they are."""
+    trees = {path: ast.parse(path.read_text(encoding="utf-8")) for path in (ROOT / "tracelake").rglob("*.py")}
+    imported = {
+        (node.module, name.name)
+        for tree in trees.values()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom)
+        for name in node.names
+    }
+    places = defaultdict[str, list[str]](list)
+    for path, tree in sorted(trees.items()):
+        module = ".".join(path.relative_to(ROOT).with_suffix("").parts)
+        for name in types_of(tree):
+            if (module, name) in imported:
+                places[name].append(module)
+    twice = {name: modules for name, modules in places.items() if len(modules) > 1}
+    assert twice == {}
+
+
+def types_of(module: ast.Module) -> set[str]:
+    classes = {node.name for node in module.body if isinstance(node, ast.ClassDef)}
+    assigned = [node for node in module.body if isinstance(node, ast.Assign) and "TypeVar(" not in ast.unparse(node)]
+    assigned = [node for node in assigned if "typer." not in ast.unparse(node)]
+    names = {target.id for node in assigned for target in node.targets if isinstance(target, ast.Name)}
+    return classes | {name for name in names if name[0].isupper() and not name.isupper()}
+
+
+UNCALLED = {
+    "tracelake.domain.task.TRANSITIONS": "the table with which tests compare every statement that changes a state",
+    "tracelake.store.signing_keys.revoke": "a verb for a leaked key",
+    "tracelake.udf.lambda_function.handler": "called by Lambda",
+}
+"""Top-level names that no other code of the product uses, and why they are there."""
+
+
+def test_every_function_class_and_constant_is_used_by_the_product() -> None:
+    packages = ("tracelake", "tracelake_demo", "tracelake_devchain", "trace_udf")
+    files = [path for package in packages for path in (ROOT / package).rglob("*.py")]
+    trees = {".".join(path.relative_to(ROOT).with_suffix("").parts): ast.parse(path.read_text()) for path in files}
+    imported = {found for tree in trees.values() for found in imports_of(tree)}
+    unused = set[str]()
+    for module, tree in trees.items():
+        names = [(name, node) for name, node in named(tree) if (module, name) not in imported]
+        loads = [(node, loaded(node)) for node in tree.body] if names else []
+        for name, node in names:
+            used = any(name in loaded for other, loaded in loads if other is not node)
+            if not used and not is_found_by_name(module, name, node):
+                unused.add(f"{module}.{name}")
+    assert unused == set(UNCALLED)
+
+
+def is_found_by_name(module: str, name: str, node: ast.stmt) -> bool:
+    """Commands of the command line, operators, and processes are."""
+    if module.startswith("tracelake.operators."):
+        return name in {"SPEC", "run"}
+    if module.endswith(".process"):
+        return name == "main"
+    return name.startswith("__") or bool(getattr(node, "decorator_list", []))
+
+
+def named(module: ast.Module) -> Iterator[tuple[str, ast.stmt]]:
+    for node in module.body:
+        match node:
+            case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
+                yield node.name, node
+            case ast.Assign():
+                yield from ((target.id, node) for target in node.targets if isinstance(target, ast.Name))
+            case ast.AnnAssign(target=ast.Name(id=name)):
+                yield name, node
+
+
+def loaded(node: ast.stmt) -> set[str]:
+    return {found.id for found in ast.walk(node) if isinstance(found, ast.Name) and isinstance(found.ctx, ast.Load)}
+
+
+def imports_of(module: ast.Module) -> Iterator[tuple[str, str]]:
+    """Names that are imported, and attributes of modules that are."""
+    modules: dict[str, str] = {}
+    for node in ast.walk(module):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            yield from ((node.module, name.name) for name in node.names)
+            modules.update({name.asname or name.name: f"{node.module}.{name.name}" for name in node.names})
+    for node in ast.walk(module):
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in modules:
+            yield modules[node.value.id], node.attr

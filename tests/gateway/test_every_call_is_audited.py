@@ -13,7 +13,7 @@ import pytest
 
 from tests.support.identity.service_tokens import as_service, proven_user
 from tests.support.systems.whole_api import WholeApi, whole_api
-from tracelake.wire.calls.call import ROLES
+from tracelake.domain.access.subjects import ROLES
 from tracelake.wire.calls.user_calls import CALLS, Call
 
 pytestmark = pytest.mark.anyio

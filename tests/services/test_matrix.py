@@ -15,8 +15,7 @@ from tests.support.systems.services import PLATFORM_ADMIN, Services, services_of
 from tracelake.delivery.routes import delivery_api
 from tracelake.dispatcher.http.internal_routes import internal_api
 from tracelake.dispatcher.http.task_routes import task_api
-from tracelake.domain.access.service_tokens import Listener as ListenerName
-from tracelake.domain.access.service_tokens import derive_token
+from tracelake.domain.access.service_tokens import TokenListener, derive_token
 from tracelake.lite.user_token import mint_user_token
 from tracelake.settings import IdentitySettings, UdfSettings
 from tracelake.udf.process import runner_api
@@ -72,7 +71,7 @@ async def test_a_service_opens_exactly_the_calls_of_its_row(services: Services, 
 def impostors(user: str, task: str, call: ServiceCall) -> dict[str, dict[str, str]]:
     """What callers show who are no service, or not one that this listener knows."""
     named = {USER: PLATFORM_ADMIN}
-    other: ListenerName = "dispatcher" if call.listener == "query" else "query"
+    other: TokenListener = "dispatcher" if call.listener == "query" else "query"
     return {
         "no_token": {},
         "only_the_name_of_a_user": named,

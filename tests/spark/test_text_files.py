@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from tracelake.data.files.shape import Format, Shape
+from tracelake.data.files.shape import FileFormat, Shape
 from tracelake.data.files.text_files import infer_columns, read_table
 from tracelake.errors import WorkFailed
 
@@ -104,7 +104,7 @@ def written(folder: Path, name: str, body: str | bytes) -> Path:
 
 
 def shape(path: Path, columns: dict[str, str], **more: Any) -> Shape:
-    kind: Format = "csv" if ".csv" in path.name else "json"
+    kind: FileFormat = "csv" if ".csv" in path.name else "json"
     return Shape(kind, columns, **more)
 
 

@@ -22,13 +22,13 @@ from tracelake.chain.nodes.responses import (
     Block,
     BlockOfHashes,
     Log,
-    Receipt,
+    TxReceipt,
     read_block_of_hashes,
     read_logs,
     read_receipt,
     read_receipts,
 )
-from tracelake.chain.nodes.rpc import Call, Lane
+from tracelake.chain.nodes.rpc import Lane, RpcCall
 from tracelake.chain.proofs.encode import UnknownType
 from tracelake.chain.proofs.verify import (
     OtherFork,
@@ -106,7 +106,7 @@ async def read_blocks(lane: Lane, numbers: range, wants: Wants) -> list[CheckedB
     return known
 
 
-def _known(block: AnyBlock, receipts: list[Receipt] | None, number: int, wants: Wants, by: int) -> CheckedBlock:
+def _known(block: AnyBlock, receipts: list[TxReceipt] | None, number: int, wants: Wants, by: int) -> CheckedBlock:
     """One block with its receipts, everything about them checked that this block's share of proof asks for."""
     check_header(block, number)
     proved = wants.roots(number)
@@ -130,8 +130,8 @@ def _known(block: AnyBlock, receipts: list[Receipt] | None, number: int, wants: 
 
 async def _ask(
     lane: Lane, numbers: range, with_receipts: Sequence[int], wants: Wants
-) -> tuple[list[AnyBlock], dict[int, list[Receipt]]]:
-    calls: list[Call] = [("eth_getBlockByNumber", (hex(number), wants.transactions)) for number in numbers]
+) -> tuple[list[AnyBlock], dict[int, list[TxReceipt]]]:
+    calls: list[RpcCall] = [("eth_getBlockByNumber", (hex(number), wants.transactions)) for number in numbers]
     whole = lane.standing.whole_receipts
     if whole:
         calls += [("eth_getBlockReceipts", (hex(number),)) for number in with_receipts]
@@ -148,7 +148,7 @@ async def _ask(
     return blocks, {n: _receipts(lane, item, n) for n, item in zip(with_receipts, answers[len(numbers) :], strict=True)}
 
 
-def _block(lane: Lane, found: Raw | Block | list[Receipt] | None, number: int) -> AnyBlock:
+def _block(lane: Lane, found: Raw | Block | list[TxReceipt] | None, number: int) -> AnyBlock:
     if isinstance(found, Raw):
         return _there(lane, lane.read(found, read_block_of_hashes), number)
     if isinstance(found, list):
@@ -156,7 +156,7 @@ def _block(lane: Lane, found: Raw | Block | list[Receipt] | None, number: int) -
     return _there(lane, found, number)
 
 
-def _receipts(lane: Lane, found: Raw | Block | list[Receipt] | None, number: int) -> list[Receipt]:
+def _receipts(lane: Lane, found: Raw | Block | list[TxReceipt] | None, number: int) -> list[TxReceipt]:
     if isinstance(found, Raw):
         return _there(lane, lane.read(found, read_receipts), number)
     if isinstance(found, Block):
@@ -164,7 +164,7 @@ def _receipts(lane: Lane, found: Raw | Block | list[Receipt] | None, number: int
     return _there(lane, found, number)
 
 
-async def _one_by_one(lane: Lane, block: Block | BlockOfHashes, number: int) -> list[Receipt]:
+async def _one_by_one(lane: Lane, block: Block | BlockOfHashes, number: int) -> list[TxReceipt]:
     hashes = [tx if isinstance(tx, str) else tx.hash for tx in block.transactions]
     answers = await lane.ask([("eth_getTransactionReceipt", (item,)) for item in hashes])
     return [_there(lane, lane.read(raw, read_receipt), number) for raw in answers]

@@ -21,7 +21,7 @@ from tracelake.chain.columns import (
     varying,
     words,
 )
-from tracelake.chain.nodes.responses import Block, BlockOfHashes, Log, Receipt, Transaction
+from tracelake.chain.nodes.responses import Block, BlockOfHashes, Log, Transaction, TxReceipt
 from tracelake.chain.proofs.verify import Untrue
 from tracelake.chain.schemas import BLOCKS, LOGS, TRANSACTIONS
 
@@ -31,7 +31,7 @@ class CheckedBlock:
     """One block and what was asked about it; checked already."""
 
     block: Block | BlockOfHashes
-    receipts: Sequence[Receipt]
+    receipts: Sequence[TxReceipt]
     logs: Sequence[Log]
     by: int = 0
     """The index in the pool of the endpoint that returned it."""
@@ -132,7 +132,7 @@ def _topics(logs: Sequence[Log]) -> list[tuple[str | None, ...]]:
     return list(padded)[:4] or [()] * 4
 
 
-def _success(receipt: Receipt) -> bool | None:
+def _success(receipt: TxReceipt) -> bool | None:
     """None before Byzantium: those receipts name a root instead, and a status beside it would be proved by nothing."""
     if receipt.root or not receipt.status:
         return None

@@ -23,7 +23,7 @@ from tracelake.delivery.backoff import pause_before_next
 from tracelake.delivery.check_address import Resolve, find_destination
 from tracelake.delivery.post import ReceiverResponse, Sender
 from tracelake.delivery.targets import Targets
-from tracelake.delivery.work_items import CHANNEL, Lane, WorkItem, next_due, put_off, settle, take
+from tracelake.delivery.work_items import CHANNEL, DeliveryLane, WorkItem, next_due, put_off, settle, take
 from tracelake.errors import DestinationRefused, TraceError, Unavailable
 from tracelake.runtime.background import in_background
 from tracelake.runtime.crash_points import crash_point
@@ -60,7 +60,7 @@ class AlertSender:
     resolve: Resolve | None = None
     wake: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when there may be something to do: by a notification, or by a delivery that has ended."""
-    _in_progress: Counter[Lane] = field(default_factory=Counter)
+    _in_progress: Counter[DeliveryLane] = field(default_factory=Counter)
 
     async def deliver(self, stop: asyncio.Event) -> None:
         """Until `stop`; then no more items are taken, and those in progress are finished."""

@@ -19,7 +19,7 @@ CHANNEL: Final = "alert_deliveries"
 """Postgres notifies it when work items are committed."""
 PRUNED_AT_ONCE: Final = 1_000
 PRUNE_SECONDS: Final = 60.0
-Lane = tuple[UUID, str]
+DeliveryLane = tuple[UUID, str]
 """One organisation's channel."""
 
 
@@ -40,12 +40,12 @@ class WorkItem:
     waited_seconds: float
 
     @property
-    def lane(self) -> Lane:
+    def lane(self) -> DeliveryLane:
         return self.org_id, self.channel
 
 
 async def take(
-    pool: asyncpg.Pool, room: int, in_progress: Mapping[Lane, int], settings: DeliverySettings
+    pool: asyncpg.Pool, room: int, in_progress: Mapping[DeliveryLane, int], settings: DeliverySettings
 ) -> Sequence[WorkItem]:
     lease = uuid4()
     lanes = list(in_progress)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Final
 
-Limit = int | str
+CutoverLimit = int | str
 """A count, or a percentage such as `0.5%` of the rows that serve."""
 
 _PERCENTAGE = re.compile(r"([0-9]{1,3}(?:\.[0-9]{1,6})?) ?%")
@@ -32,7 +32,7 @@ class Figures:
 @dataclass(frozen=True, slots=True)
 class Exceeded:
     limit: str
-    allowed: Limit
+    allowed: CutoverLimit
     figure: int
     of: int
     """The rows that serve."""
@@ -46,7 +46,7 @@ class Exceeded:
 LIMITS: Final = ("max_changed_rows", "max_missing_keys", "max_added_rows", "max_row_count_change")
 
 
-def read_limit(value: object) -> Limit | None:
+def read_limit(value: object) -> CutoverLimit | None:
     """None if it is neither a count nor a percentage from 0 to 100."""
     if isinstance(value, int) and not isinstance(value, bool):
         return value if 0 <= value <= MOST_COUNT else None
@@ -55,7 +55,7 @@ def read_limit(value: object) -> Limit | None:
     return None
 
 
-def exceeded(limits: Mapping[str, Limit], found: Figures) -> Iterator[Exceeded]:
+def exceeded(limits: Mapping[str, CutoverLimit], found: Figures) -> Iterator[Exceeded]:
     for name, allowed in limits.items():
         figure = _figure(name, found)
         most = allowed if isinstance(allowed, int) else (_share(allowed) or 0) * found.rows_a

@@ -15,7 +15,7 @@ from pydantic import Field, field_validator, model_validator
 
 from tracelake.domain.dag.catalog import (
     SAME,
-    Changed,
+    ChangedFields,
     Columns,
     ColumnSource,
     ConfigProblem,
@@ -139,8 +139,8 @@ def _from_each(made_from: Mapping[str, str], inputs: Sequence[str]) -> Iterator[
 
 
 def changed_columns(
-    former: Mapping[str, Any], new: Mapping[str, Any], inputs: Mapping[str, Changed]
-) -> Sequence[Changed]:
+    former: Mapping[str, Any], new: Mapping[str, Any], inputs: Mapping[str, ChangedFields]
+) -> Sequence[ChangedFields]:
     """An event that is declared as before is decoded as before, whatever events there are beside it."""
     former_config, new_config = (Config.model_validate(dict(config)) for config in (former, new))
     if former_config.contracts != new_config.contracts:

@@ -17,7 +17,7 @@ from tracelake.domain.ranges import Range, format_partition_key, intersect, subt
 from tracelake.domain.text.suggest import closest
 from tracelake.errors import InvalidSql, WorkFailed
 from tracelake.operators.api.context import TaskContext
-from tracelake.operators.api.inputs import WHOLE, Partition
+from tracelake.operators.api.inputs import WHOLE, InputPartition
 from tracelake.operators.api.outcome import OperatorConfig, Outcome, in_full
 from tracelake.operators.api.runtimes import ON_WORKERS
 from tracelake.operators.helpers.quality_checks import (
@@ -114,12 +114,12 @@ def run(ctx: TaskContext[Config]) -> Outcome | None:
     return Outcome(message="; ".join(left))
 
 
-def _ready(ctx: TaskContext[Config], part: Partition, left: list[str]) -> Sequence[Partition]:
+def _ready(ctx: TaskContext[Config], part: InputPartition, left: list[str]) -> Sequence[InputPartition]:
     """Return the ranges of the part that both sides of every comparison have.
 
     The rest has no report yet: when the input that lacks it is updated, the task created then finds both.
     """
-    ready: tuple[Partition, ...] = (part,)
+    ready: tuple[InputPartition, ...] = (part,)
     lacking: list[str] = []
     for name in _compared(ctx):
         there = ctx.input(name).committed(part)
@@ -147,7 +147,7 @@ def _compared(ctx: TaskContext[Config]) -> Sequence[str]:
     )
 
 
-def _ranges(parts: Sequence[Partition]) -> list[Range]:
+def _ranges(parts: Sequence[InputPartition]) -> list[Range]:
     return [partition for partition in parts if isinstance(partition, Range)]
 
 

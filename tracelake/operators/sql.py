@@ -9,7 +9,7 @@ from pydantic import Field
 
 from tracelake.domain.access.storage_locations import is_buffered
 from tracelake.domain.dag.catalog import (
-    Changed,
+    ChangedFields,
     Columns,
     ColumnSource,
     ConfigProblem,
@@ -96,8 +96,8 @@ def columns_read(config: Mapping[str, Any], inputs: Sequence[str]) -> Mapping[st
 
 
 def changed_columns(
-    former: Mapping[str, Any], new: Mapping[str, Any], inputs: Mapping[str, Changed]
-) -> Sequence[Changed]:
+    former: Mapping[str, Any], new: Mapping[str, Any], inputs: Mapping[str, ChangedFields]
+) -> Sequence[ChangedFields]:
     from tracelake.domain.sql import changed_columns as by_name
 
     if {**former, "query": ""} != {**new, "query": ""}:

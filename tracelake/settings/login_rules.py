@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Final, Literal
+from typing import Annotated, Final
 
 from pydantic import StringConstraints
 
+from tracelake.domain.access.subjects import Role
 from tracelake.settings.base import Group, setting
 
 SLUG: Final = r"^[a-z][a-z0-9_]{0,127}$"
@@ -22,7 +23,7 @@ class LoginRule(Group):
         "", "The text that the claim is, or that its list holds.", min_length=1, max_length=256, validate_default=True
     )
     org: str = setting("default", "The organisation of the new user, as `trace org list` lists it.", pattern=SLUG)
-    role: Literal["reader", "writer", "admin"] = setting("reader", "The role of the new user.")
+    role: Role = setting("reader", "The role of the new user.")
     org_roles: list[Annotated[str, StringConstraints(pattern=SLUG)]] = setting(
         [], "Roles of the organisation that the new user has too, as `trace role list` lists them.", unit="JSON list"
     )

@@ -51,7 +51,7 @@ DEFAULT_HOME = Path("~/.trace")
 ANY_NAME = "<name>"
 """In a leaf's path, the placeholder for the name of a group."""
 
-Name = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9]*(_[a-z0-9]+)*$", max_length=64)]
+SettingName = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9]*(_[a-z0-9]+)*$", max_length=64)]
 """Of a group in a mapping. No two underscores together: in a variable's name they part the levels."""
 
 
@@ -86,19 +86,19 @@ class Settings(BaseSettings):
     gateway: GatewaySettings = GatewaySettings()
     endpoints: EndpointSettings = EndpointSettings()
     identity: IdentitySettings = IdentitySettings()
-    login_rules: Mapping[Name, LoginRule] = {}
+    login_rules: Mapping[SettingName, LoginRule] = {}
     client: ClientSettings = ClientSettings()
     tokens: TokenSettings = TokenSettings()
     loops: LoopSettings = LoopSettings()
     flow: FlowSettings = FlowSettings()
     limits: LimitSettings = LimitSettings()
-    runtimes: Mapping[Name, RuntimeSettings] = RUNTIMES
-    operators: Mapping[Name, OperatorSettings] = {}
-    rpc_pools: Mapping[Name, RpcPoolSettings] = {}
-    secrets: Mapping[Name, JobSecret] = setting(
+    runtimes: Mapping[SettingName, RuntimeSettings] = RUNTIMES
+    operators: Mapping[SettingName, OperatorSettings] = {}
+    rpc_pools: Mapping[SettingName, RpcPoolSettings] = {}
+    secrets: Mapping[SettingName, JobSecret] = setting(
         {}, "For jobs that name it in `secrets`, 6 characters or more; only workers get it.", unit="text"
     )
-    hook_secrets: Mapping[Name, HookSecret] = setting(
+    hook_secrets: Mapping[SettingName, HookSecret] = setting(
         {},
         "For webhook sources that name it: signs their calls. 16 characters or more; several that are valid at the same"
         " time are separated by blanks. Only the Dispatcher gets it.",

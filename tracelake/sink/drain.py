@@ -31,7 +31,7 @@ from tracelake.runtime.receive_messages import Ask, FreeSlots, receive_messages
 from tracelake.runtime.retry import retry_with_backoff, sleep_after_outage
 from tracelake.runtime.tracing import span
 from tracelake.sink.notify_failures import notify_failures
-from tracelake.sink.write import Away, Dead, Failed, Outcome, Writer
+from tracelake.sink.write import Away, BatchOutcome, Dead, Failed, Writer
 from tracelake.wire.client import DispatcherClient
 from tracelake.wire.task.buffers import BufferAnswer, BufferRecord, CommittedBatch, DeadBatch, SettleRequest
 
@@ -162,7 +162,7 @@ class Sink:
         if tables:
             await retry_with_backoff(lambda: asyncio.to_thread(self.writer.prepare, tables), stop)
 
-    async def _outcomes(self, answer: BufferAnswer) -> list[Outcome]:
+    async def _outcomes(self, answer: BufferAnswer) -> list[BatchOutcome]:
         """An outcome for each record; an outage of data Postgres is an outcome too, of all of them."""
         open_ones = [item for item in answer.records if item.status != "Committed"]
         if not open_ones:
@@ -177,7 +177,7 @@ class Sink:
         self._count(open_ones, done)
         return done
 
-    async def _settle(self, outcomes: Sequence[Outcome], stop: asyncio.Event) -> None:
+    async def _settle(self, outcomes: Sequence[BatchOutcome], stop: asyncio.Event) -> None:
         committed = [
             CommittedBatch(publish_id=outcome.publish_id, seq=outcome.seq, rows=outcome.rows, bytes=outcome.bytes)
             for outcome in outcomes
@@ -200,7 +200,7 @@ class Sink:
             await retry_with_backoff(lambda: self.queue.ack(self.queue_name, receipts), stop)
             crash_point("sink.acknowledged")
 
-    def _count(self, records: Sequence[BufferRecord], outcomes: Sequence[Outcome]) -> None:
+    def _count(self, records: Sequence[BufferRecord], outcomes: Sequence[BatchOutcome]) -> None:
         by_id = {item.publish_id: item for item in records}
         now = datetime.now(UTC)
         for outcome in outcomes:

@@ -65,7 +65,7 @@ class Failed:
     reason: str
 
 
-Outcome = Applied | Dead | Away | Failed
+BatchOutcome = Applied | Dead | Away | Failed
 
 
 @dataclass(frozen=True)
@@ -83,14 +83,14 @@ class Writer:
     _idle: list[psycopg.Connection[Any]] = field(default_factory=list, repr=False)
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
-    def write(self, records: Sequence[BufferRecord], tables: Sequence[BufferTable]) -> list[Outcome]:
+    def write(self, records: Sequence[BufferRecord], tables: Sequence[BufferTable]) -> list[BatchOutcome]:
         """An outcome for each record; DatabaseUnavailable when data Postgres is away, and nothing was decided.
 
         One that is settled as dead has an outcome only if its rows are in the table after all.
         """
         known = {item.dataset_uuid: _table(item) for item in tables}
         with self._connection() as connection:
-            done: list[Outcome] = list(applied(connection, [item.publish_id for item in records]).values())
+            done: list[BatchOutcome] = list(applied(connection, [item.publish_id for item in records]).values())
             settled = {item.publish_id for item in done}
             left = [item for item in records if item.publish_id not in settled and item.status == "Accepted"]
             refused = {item.publish_id: dead for item in left if (dead := _refused(item, known.get(item.dataset_uuid)))}
@@ -100,7 +100,7 @@ class Writer:
 
     def _read(
         self, connection: psycopg.Connection[Any], records: Sequence[BufferRecord], known: Mapping[UUID, BufferedTable]
-    ) -> Iterator[Outcome]:
+    ) -> Iterator[BatchOutcome]:
         """Together, but for those over which a sink has died: each of them alone, the one that did it oftenest last."""
         with suppress(Exception):  # a Spark that does not start is no fault of a batch; `_staged` reports it
             self.spark()
@@ -118,7 +118,7 @@ class Writer:
         record: BufferRecord,
         known: Mapping[UUID, BufferedTable],
         crashes: int,
-    ) -> list[Outcome]:
+    ) -> list[BatchOutcome]:
         if crashes >= self.max_crashes:
             self.in_progress.release(connection, [record.publish_id])  # a replay begins to count anew
             return [Dead(record.publish_id, f"{crashes} sinks in turn died while they read this batch")]
@@ -145,7 +145,7 @@ class Writer:
 
     def _groups(
         self, connection: psycopg.Connection[Any], records: Sequence[BufferRecord], known: Mapping[UUID, BufferedTable]
-    ) -> Iterator[Outcome]:
+    ) -> Iterator[BatchOutcome]:
         """All batches in one Spark job, then a transaction for each table."""
         by_table: dict[UUID, list[BufferRecord]] = {}
         for item in sorted(records, key=lambda element: element.publish_id):  # as they were published
@@ -259,7 +259,7 @@ def _merged(
     table: BufferedTable,
     staging: str,
     staged: Sequence[tuple[BufferRecord, StagedBatch]],
-) -> Iterator[Outcome]:
+) -> Iterator[BatchOutcome]:
     waiting = []
     for record, item in staged:
         if item.reason is not None:
@@ -277,7 +277,7 @@ def _merged(
 
 def _together(
     connection: psycopg.Connection[Any], table: BufferedTable, staging: str, waiting: Sequence[Waiting]
-) -> list[Outcome]:
+) -> list[BatchOutcome]:
     """In one transaction; if Postgres refuses a value, each by itself, so that only the one at fault is dead."""
     try:
         return list(merge_batches(connection, table, staging, waiting))

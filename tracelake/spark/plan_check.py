@@ -22,7 +22,7 @@ from tracelake.domain.sql.functions import CLOCK_WORDS
 from tracelake.domain.sql.gate import SAME_AGAIN, CheckedSql
 from tracelake.errors import InvalidSql
 from tracelake.spark.failures import first_line
-from tracelake.spark.plan_nodes import Node, SparkPlan, read_plan
+from tracelake.spark.plan_nodes import PlanNode, SparkPlan, read_plan
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -163,7 +163,7 @@ def _translated_errors(names: Mapping[str, str]) -> Iterator[None]:
         raise InvalidSql(first_line(str(refusal), names), hint="check the names and types of columns") from None
 
 
-def _walk(plan: SparkPlan, refuse: Callable[[Node], None], views: frozenset[str] = frozenset()) -> None:
+def _walk(plan: SparkPlan, refuse: Callable[[PlanNode], None], views: frozenset[str] = frozenset()) -> None:
     """Visit every node of a plan, and of the expressions and plans in its nodes; nothing inside a granted view."""
     seen, waiting = {0}, [0]
     while waiting:
@@ -189,7 +189,7 @@ def _made_times(plan: SparkPlan) -> Iterator[str | None]:
                 yield None
 
 
-def _refuse_parsed(node: Node) -> None:
+def _refuse_parsed(node: PlanNode) -> None:
     kind, short = node.kind, node.kind.rpartition(".")[2]
     known = (
         (kind.startswith(PLANS) and short in PARSED)
@@ -202,7 +202,7 @@ def _refuse_parsed(node: Node) -> None:
         raise InvalidSql("a table is named by one word, without a dot")
 
 
-def _refuse_analysed(node: Node, views: frozenset[str]) -> None:
+def _refuse_analysed(node: PlanNode, views: frozenset[str]) -> None:
     kind, short = node.kind, node.kind.rpartition(".")[2]
     if kind.startswith(PLANS):
         if short not in HARMLESS:
@@ -217,7 +217,7 @@ def _refuse_analysed(node: Node, views: frozenset[str]) -> None:
         raise _refusal(short)
 
 
-def _is_granted_view(node: Node, views: frozenset[str]) -> bool:
+def _is_granted_view(node: PlanNode, views: frozenset[str]) -> bool:
     return node.kind == f"{PLANS}View" and node.temporary and node.table in views
 
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-class Node(msgspec.Struct, frozen=True):
+class PlanNode(msgspec.Struct, frozen=True):
     kind: str = msgspec.field(name="class")
     """The name of its class, with the package."""
     children: tuple[int, ...]
@@ -38,12 +38,12 @@ class Node(msgspec.Struct, frozen=True):
     """How many parts the name of an unresolved relation has."""
 
 
-class SparkPlan(tuple[Node, ...]):
+class SparkPlan(tuple[PlanNode, ...]):
     """The root comes first; a node refers to others by their index."""
 
     __slots__ = ()
 
-    def below(self, start: int) -> Iterator[Node]:
+    def below(self, start: int) -> Iterator[PlanNode]:
         """Return the node's children, and theirs, each once."""
         seen, waiting = {start}, [start]
         while waiting:
@@ -56,7 +56,7 @@ class SparkPlan(tuple[Node, ...]):
 def read_plan(spark: SparkSession, plan: Any) -> SparkPlan:
     """`plan` is a logical plan object of Java, parsed or analysed."""
     nodes: str = _reader(spark._jvm).apply(plan)  # noqa: SLF001 - there is no other way
-    return SparkPlan(msgspec.json.decode(nodes, type=Sequence[Node]))
+    return SparkPlan(msgspec.json.decode(nodes, type=Sequence[PlanNode]))
 
 
 @lru_cache(maxsize=1)

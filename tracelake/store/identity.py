@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import hmac
-from typing import Literal
 from uuid import UUID
 
 import asyncpg
 
-from tracelake.domain.access.subjects import token_named
+from tracelake.domain.access.subjects import Role, token_named
 from tracelake.errors import InvitationExpired
 from tracelake.store.queries import Row, find_row, queries
-
-Role = Literal["reader", "writer", "admin"]
 
 
 class User(Row, frozen=True):

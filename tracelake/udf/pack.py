@@ -17,8 +17,8 @@ from tracelake.domain.bundle.rules import (
     LIMITS,
     NODE_ENDINGS,
     Bundle,
+    BundleKind,
     BundleLimits,
-    Kind,
     check,
     entry_points,
 )
@@ -39,13 +39,13 @@ SDK: Final = Path(__file__).parents[2] / "trace_udf"
 @dataclass(frozen=True)
 class Packed:
     archive: bytes
-    kind: Kind
+    kind: BundleKind
     handler: str
     bundle: Bundle
 
 
 def pack(
-    folder: Path, kind: Kind | None = None, handler: str | None = None, *, limits: BundleLimits = LIMITS
+    folder: Path, kind: BundleKind | None = None, handler: str | None = None, *, limits: BundleLimits = LIMITS
 ) -> Packed:
     """Packs the folder; InvalidBundle if it breaks a rule."""
     if not folder.is_dir():
@@ -58,7 +58,7 @@ def pack(
 
 
 def judged(
-    archive: bytes, kind: Kind | None = None, handler: str | None = None, *, limits: BundleLimits = LIMITS
+    archive: bytes, kind: BundleKind | None = None, handler: str | None = None, *, limits: BundleLimits = LIMITS
 ) -> Packed:
     """Checks an existing zip; kind and handler are detected if not given."""
     bundle = check(archive, limits=limits)
@@ -68,7 +68,7 @@ def judged(
     return Packed(archive, kind, handler, bundle)
 
 
-def kind_of(files: dict[str, Path] | dict[str, None], folder: Path | None = None) -> Kind:
+def kind_of(files: dict[str, Path] | dict[str, None], folder: Path | None = None) -> BundleKind:
     """By the files at the root: an executable `bootstrap`, else Python, else Node."""
     roots = [name for name in files if "/" not in name]
     if BOOTSTRAP in roots and (folder is None or os.access(folder / BOOTSTRAP, os.X_OK)):
@@ -85,7 +85,7 @@ def kind_of(files: dict[str, Path] | dict[str, None], folder: Path | None = None
     )
 
 
-def _handler(bundle: Bundle, kind: Kind) -> str:
+def _handler(bundle: Bundle, kind: BundleKind) -> str:
     points = entry_points(bundle, kind)
     return "index.handler" if kind == "node" and "main" not in points and "index" in points else DEFAULT_HANDLER
 
@@ -110,7 +110,7 @@ def _refuse_special(path: Path, folder: Path) -> None:
         raise InvalidBundle(f"{where} is {what}", reason="special_file", where=where, hint="put the file itself there")
 
 
-def _sdk(kind: Kind) -> Iterator[tuple[str, Path]]:
+def _sdk(kind: BundleKind) -> Iterator[tuple[str, Path]]:
     """The SDK, unless the folder has its own."""
     if kind == "python":
         yield from ((f"{SDK.name}/{path.name}", path) for path in sorted(SDK.glob("*.py")))

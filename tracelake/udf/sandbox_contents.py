@@ -11,8 +11,9 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final
 
+from tracelake.domain.bundle.rules import BundleKind
 from tracelake.errors import SetupError
 from tracelake.sandbox.bubblewrap import Isolation
 from tracelake.sandbox.contents import INIT, MIB, closing_mounts, interpreter, system_mounts
@@ -29,7 +30,6 @@ FIRST_PORT: Final = 9001
 LAST_RESORT_CPU_SECONDS: Final = 4 * 3600
 SPARE_MEMORY: Final = 64 * MIB
 """Added to the function's own, so that the memory check ends it before an allocation fails."""
-Kind = Literal["python", "node", "bootstrap"]
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Code:
     """An unpacked bundle."""
 
     folder: Path
-    kind: Kind
+    kind: BundleKind
     handler: str
 
 
@@ -194,5 +194,5 @@ def _node() -> str:
     return os.path.realpath(found)
 
 
-def _node_prefix(kind: Kind) -> list[Path]:
+def _node_prefix(kind: BundleKind) -> list[Path]:
     return [Path(_node()).parents[1]] if kind == "node" else []

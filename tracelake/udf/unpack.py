@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 from uuid import uuid4
 
-from tracelake.domain.bundle.rules import LIMITS, Bundle, BundleLimits, Entry, contents, listing
+from tracelake.domain.bundle.rules import LIMITS, Bundle, BundleEntry, BundleLimits, contents, listing
 from tracelake.errors import ObjectExists
 
 FILE, PROGRAM, FOLDER = 0o444, 0o555, 0o555
@@ -52,7 +52,7 @@ def _write(archive: bytes, bundle: Bundle, root: Path) -> None:
         Path(folder).chmod(FOLDER)
 
 
-def _write_file(archive: bytes, entry: Entry, path: Path) -> None:
+def _write_file(archive: bytes, entry: BundleEntry, path: Path) -> None:
     # "x": never writes through an existing name.
     with path.open("xb") as file:
         file.writelines(contents(archive, entry))

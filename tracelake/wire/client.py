@@ -12,7 +12,7 @@ from uuid import UUID
 import httpx
 import msgspec
 
-from tracelake.domain.access.service_tokens import Listener
+from tracelake.domain.access.service_tokens import TokenListener
 from tracelake.errors import (
     InvitationExpired,
     NotFound,
@@ -351,7 +351,7 @@ async def dispatcher_client(settings: Settings) -> AsyncIterator[DispatcherClien
 
 @asynccontextmanager
 async def service_client(
-    settings: Settings, url: str | None, listener: Listener, seconds: float = 10
+    settings: Settings, url: str | None, listener: TokenListener, seconds: float = 10
 ) -> AsyncIterator[httpx.AsyncClient | None]:
     """Calls to an internal listener, with the token of this process; None if this system runs without it."""
     if url is None:

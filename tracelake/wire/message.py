@@ -16,13 +16,13 @@ MAX_BODY_BYTES = 1024 * 1024
 
 
 # The limits of the database: a number or text beyond them is the sender's mistake.
-Attempt = Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)]
+AttemptNumber = Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)]
 
 
 Number = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 
 
-Text = Annotated[str, msgspec.Meta(min_length=1, max_length=2_000)]
+ShortText = Annotated[str, msgspec.Meta(min_length=1, max_length=2_000)]
 
 
 ErrorCode = Annotated[str, msgspec.Meta(min_length=1, max_length=100)]
@@ -39,7 +39,7 @@ class Fenced(Message, frozen=True, kw_only=True):
     """The fields of every task-scoped call: it counts only for the current attempt and lease."""
 
     task_id: UUID
-    attempt: Attempt
+    attempt: AttemptNumber
     lease_token: UUID
 
 

@@ -19,7 +19,7 @@ from tracelake.wire.send_call import send_call
 from tracelake.wire.service.gate import named_user
 from tracelake.wire.service.headers import CLIENT, ServiceUser
 
-Outcome = Literal["done", "refused", "failed"]
+CallOutcome = Literal["done", "refused", "failed"]
 Short = Annotated[str, msgspec.Meta(max_length=2_000)]
 
 
@@ -38,7 +38,7 @@ class AuditBegun(Message, frozen=True):
 class AuditEndRequest(Message, frozen=True):
     entry: UUID
     action: Short
-    outcome: Outcome
+    outcome: CallOutcome
     code: Short | None = None
 
 
@@ -50,7 +50,7 @@ class AuditBook(Protocol):
     """Where the entry of one call is written."""
 
     async def begin(self) -> UUID: ...
-    async def end(self, entry: UUID, outcome: Outcome, code: str | None) -> None: ...
+    async def end(self, entry: UUID, outcome: CallOutcome, code: str | None) -> None: ...
 
 
 @asynccontextmanager
@@ -64,7 +64,7 @@ async def recorded_in(book: AuditBook, *, reads: bool) -> AsyncIterator[None]:
         yield
     except TraceError as error:
         if not reads or isinstance(error, Forbidden):
-            outcome: Outcome = "refused" if isinstance(error, BadInput | Refused) else "failed"
+            outcome: CallOutcome = "refused" if isinstance(error, BadInput | Refused) else "failed"
             await book.end(begun or await book.begin(), outcome, error.code)
         raise
     except Exception as error:
@@ -103,6 +103,6 @@ class AtDispatcher:
         asked = AuditBeginRequest(action=self.action, object=self.object, client=self.client)
         return (await send_call(self.http, "/internal/audit/begin", asked, AuditBegun, self.user.headers)).entry
 
-    async def end(self, entry: UUID, outcome: Outcome, code: str | None) -> None:
+    async def end(self, entry: UUID, outcome: CallOutcome, code: str | None) -> None:
         ended = AuditEndRequest(entry=entry, action=self.action, outcome=outcome, code=code)
         await send_call(self.http, "/internal/audit/end", ended, AuditEnded, self.user.headers)

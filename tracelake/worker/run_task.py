@@ -30,7 +30,7 @@ from tracelake.errors import (
     WorkFailed,
 )
 from tracelake.operators.api.context import Resources, Secrets, TaskApi, TaskContext
-from tracelake.operators.api.outcome import AfterCommit, Outcome
+from tracelake.operators.api.outcome import OnCommit, Outcome
 from tracelake.operators.registry import IN_PROCESS, WORKER_OPERATORS
 from tracelake.ports import ObjectStore
 from tracelake.runtime.disk import NO_SPACE
@@ -53,7 +53,7 @@ MAX_ERROR_CHARS = 10_000
 @dataclass(frozen=True)
 class Finished:
     request: CompleteRequest
-    after_commit: AfterCommit | None = None
+    after_commit: OnCommit | None = None
     left_out: Mapping[str, int] = field(default_factory=dict)
 
 

@@ -17,8 +17,9 @@ from tracelake.dispatcher.outbox.retry import retry_outbox
 from tracelake.dispatcher.tasks.list import list_tasks
 from tracelake.dispatcher.tasks.show import show_task
 from tracelake.dispatcher.why.explain import explain
+from tracelake.domain.access.subjects import Role
 from tracelake.errors import Conflict, InvalidRequest, NotFound
-from tracelake.store.identity import Role, User
+from tracelake.store.identity import User
 from tracelake.wire.task.lifecycle import Claimed
 from tracelake.wire.user.outbox import OutboxQuery
 from tracelake.wire.user.tasks import TasksQuery

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tracelake.domain.dag.catalog import Changed
+from tracelake.domain.dag.catalog import ChangedFields
 from tracelake.domain.sql.changed_columns import changed_columns
 from tracelake.domain.sql.columns_read import columns_read
 from tracelake.domain.sql.gate import CheckedSql, check_sql
@@ -107,5 +107,5 @@ def test_an_edit_changes_the_columns_of_its_list_or_anything(former: str, new: s
 def test_changed_columns_of_a_table_change_what_is_made_of_them(
     text: str, of_table: set[str] | None, changed: set[str] | None
 ) -> None:
-    given: dict[str, Changed] = {"t": None if of_table is None else frozenset(of_table)}
+    given: dict[str, ChangedFields] = {"t": None if of_table is None else frozenset(of_table)}
     assert changed_columns(query(text), query(text), given) == changed

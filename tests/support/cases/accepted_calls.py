@@ -16,7 +16,7 @@ from tests.support.cases.made_up_expressions import CLOCKS
 from tests.support.cases.parity_tables import COLUMNS
 from tracelake.domain.sql.functions import CLOCKS_AND_CHANCE, FUNCTIONS
 from tracelake.query.sail.translate.expressions import Expressions
-from tracelake.query.sail.translate.scopes import Scope
+from tracelake.query.sail.translate.scopes import QueryScope
 from tracelake.query.sail.translate.types import NotOnSail
 
 ALLOWED: Final = sorted({*FUNCTIONS, *CLOCKS_AND_CHANCE, "unix_timestamp"})
@@ -41,7 +41,7 @@ def is_on_sail(name: str, columns: Sequence[str]) -> bool:
     exp.Select(expressions=[call])  # a call is written differently by what is around it
     types = [(column, type_) for column, (type_, _) in COLUMNS.items()]
     try:
-        Expressions(Scope({}, sources=[("", types)]), _no_query).of(call)
+        Expressions(QueryScope({}, sources=[("", types)]), _no_query).of(call)
     except NotOnSail:
         return False
     return True

@@ -20,7 +20,7 @@ import msgspec
 
 from tests.support import ROOT
 from tests.support.waiting import SECONDS, wait_until
-from tracelake.chain.nodes.responses import Block, Receipt
+from tracelake.chain.nodes.responses import Block, TxReceipt
 from tracelake.chain.nodes.rpc_pool import Endpoint, RpcPool
 from tracelake.lite.network_ports import free_port
 from tracelake_devchain.build_block import Made
@@ -98,7 +98,7 @@ class Anvil:
     def blocks(self, start: int, end: int) -> Iterator[Made]:
         for number in range(start, end + 1):
             block = msgspec.convert(self.ask("eth_getBlockByNumber", hex(number), WITH_TRANSACTIONS), Block)
-            receipts = msgspec.convert(self.ask("eth_getBlockReceipts", hex(number)), list[Receipt])
+            receipts = msgspec.convert(self.ask("eth_getBlockReceipts", hex(number)), list[TxReceipt])
             yield Made(cast("Any", block), cast("Any", receipts), number, 0)  # the dev chain's say a little more
 
     def ask(self, method: str, *params: Any) -> Any:

@@ -10,7 +10,7 @@ from urllib.parse import unquote
 import asyncpg
 import httpx
 
-from tracelake.domain.access.service_tokens import Listener, prove_user, token_hashes
+from tracelake.domain.access.service_tokens import TokenListener, prove_user, token_hashes
 from tracelake.store.first_start import LocalToken
 from tracelake.wire.calls.user_calls import USER
 from tracelake.wire.service.calls import CLAIMING, SERVICE_CALLS, SERVICES
@@ -25,13 +25,13 @@ def as_service(service: str) -> dict[str, str]:
     return {SERVICE_TOKEN: TOKENS[service]}
 
 
-def as_gateway(user: str, listener: Listener = "dispatcher") -> dict[str, str]:
+def as_gateway(user: str, listener: TokenListener = "dispatcher") -> dict[str, str]:
     """The headers of a call that the Gateway makes for a user."""
     named = ServiceUser(unquote(user)) if listener == "dispatcher" else proven_user(unquote(user), listener)
     return {**as_service("gateway"), **named.headers}
 
 
-def proven_user(subject: str, listener: Listener = "query") -> ServiceUser:
+def proven_user(subject: str, listener: TokenListener = "query") -> ServiceUser:
     """As the Gateway names a user to this listener."""
     return ServiceUser(subject, prove_user(TOKENS["gateway"], subject, listener, NOW))
 
@@ -43,7 +43,7 @@ NOW: Final = 10_000_000_000 - 3600.0
 class AsGateway(httpx.Auth):
     """Shows the Gateway's token, and its proof if the call names a user."""
 
-    def __init__(self, listener: Listener) -> None:
+    def __init__(self, listener: TokenListener) -> None:
         self._listener = listener
 
     def auth_flow(self, request: httpx.Request) -> Iterator[httpx.Request]:  # type: ignore[override]

@@ -20,8 +20,7 @@ from tests.support.systems.walk import Walk, walking
 from tests.support.verbs import trigger
 from tests.support.waiting import SECONDS, until
 from tracelake.delivery.routes import delivery_api
-from tracelake.domain.access.service_tokens import Listener as ListenerName
-from tracelake.domain.access.service_tokens import derive_token
+from tracelake.domain.access.service_tokens import TokenListener, derive_token
 from tracelake.errors import SetupError
 from tracelake.query.process import serving
 from tracelake.query.spark.jvm import QuerySpark, query_options
@@ -84,8 +83,8 @@ def shown_by(service: str, call: ServiceCall) -> dict[str, str]:
     """What the process of a service sends, for a user if the call can be made for one."""
     if service == "dispatcher":
         return {"authorization": f"Bearer {INVOKE_TOKEN}"}
-    listener: ListenerName = "dispatcher" if call.listener == "runner" else call.listener
-    acting: ListenerName = "delivery" if service == "delivery" else "query"
+    listener: TokenListener = "dispatcher" if call.listener == "runner" else call.listener
+    acting: TokenListener = "delivery" if service == "delivery" else "query"
     # The Gateway proves to a service for whom it calls; the service shows that to the Dispatcher.
     user = proven_user(PLATFORM_ADMIN, acting if listener == "dispatcher" else listener)
     return {SERVICE_TOKEN: derive_token(TOKENS[service], listener), **user.headers}

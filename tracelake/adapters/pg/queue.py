@@ -30,10 +30,10 @@ from tracelake.errors import DatabaseUnavailable, SchemaMismatch
 from tracelake.ports import (
     DeadLetter,
     Delivery,
-    Group,
     MessageId,
     Outgoing,
     QueueDepth,
+    QueueGroup,
     Receipt,
 )
 from tracelake.runtime.crash_points import crash_point
@@ -170,7 +170,7 @@ class PgQueue:
         await self._server.close()
 
     async def _publish_in_turn(
-        self, queue: str, bodies: list[bytes], delays: list[timedelta], groups: list[Group | None]
+        self, queue: str, bodies: list[bytes], delays: list[timedelta], groups: list[QueueGroup | None]
     ) -> None:
         turns = self._turns.setdefault(queue, Turns())
         placed = turns.place(groups)

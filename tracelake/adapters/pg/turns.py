@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from tracelake.ports import Group
+from tracelake.ports import QueueGroup
 
 STEP: Final = 100
 """Microseconds of turns. A queue whose organisations each publish less than one message in a step has its turns by
@@ -52,7 +52,7 @@ class Turns:
         self._organisations: dict[str, _Organisation] = {}
         self._publishes = 0
 
-    def place(self, groups: Sequence[Group | None]) -> Placed:
+    def place(self, groups: Sequence[QueueGroup | None]) -> Placed:
         """Where the messages of one publish go, by what was remembered before it."""
         placed, batch = Placed([], [], []), dict[str, _Batch]()
         for group in groups:
@@ -65,7 +65,7 @@ class Turns:
             placed.begins.append(begins)
         return placed
 
-    def published(self, groups: Sequence[Group | None], placed: Placed, front: int) -> None:
+    def published(self, groups: Sequence[QueueGroup | None], placed: Placed, front: int) -> None:
         """Remembers where they went. `front`: of the queue when they were published."""
         self.front = front
         places = zip(groups, placed.bases, placed.offsets, placed.begins, strict=True)

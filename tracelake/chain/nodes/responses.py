@@ -108,7 +108,7 @@ class Log(msgspec.Struct, rename="camel", gc=False, kw_only=True):
     removed: bool = False
 
 
-class Receipt(msgspec.Struct, rename="camel", gc=False, kw_only=True, omit_defaults=True):
+class TxReceipt(msgspec.Struct, rename="camel", gc=False, kw_only=True, omit_defaults=True):
     transaction_hash: str
     transaction_index: str
     block_hash: str
@@ -141,17 +141,17 @@ class BlockAnswer(msgspec.Struct, gc=False):
     """One answer of a batch that asks for whole blocks and their receipts alone: read in one go with the rest of it."""
 
     id: int | str | None = None
-    result: Block | list[Receipt] | UnsetType | None = UNSET
+    result: Block | list[TxReceipt] | UnsetType | None = UNSET
     error: RpcError | None = None
 
 
-Read = bytes | msgspec.Raw
-read_answers: Callable[[Read], list[Answer] | Answer] = msgspec.json.Decoder(list[Answer] | Answer).decode
-read_block_answers: Callable[[Read], list[BlockAnswer] | BlockAnswer] = msgspec.json.Decoder(
+RawResponse = bytes | msgspec.Raw
+read_answers: Callable[[RawResponse], list[Answer] | Answer] = msgspec.json.Decoder(list[Answer] | Answer).decode
+read_block_answers: Callable[[RawResponse], list[BlockAnswer] | BlockAnswer] = msgspec.json.Decoder(
     list[BlockAnswer] | BlockAnswer
 ).decode
-read_block_of_hashes: Callable[[Read], BlockOfHashes | None] = msgspec.json.Decoder(BlockOfHashes | None).decode
-read_receipts: Callable[[Read], list[Receipt] | None] = msgspec.json.Decoder(list[Receipt] | None).decode
-read_receipt: Callable[[Read], Receipt | None] = msgspec.json.Decoder(Receipt | None).decode
-read_logs: Callable[[Read], list[Log]] = msgspec.json.Decoder(list[Log]).decode
-read_text: Callable[[Read], str] = msgspec.json.Decoder(str).decode
+read_block_of_hashes: Callable[[RawResponse], BlockOfHashes | None] = msgspec.json.Decoder(BlockOfHashes | None).decode
+read_receipts: Callable[[RawResponse], list[TxReceipt] | None] = msgspec.json.Decoder(list[TxReceipt] | None).decode
+read_receipt: Callable[[RawResponse], TxReceipt | None] = msgspec.json.Decoder(TxReceipt | None).decode
+read_logs: Callable[[RawResponse], list[Log]] = msgspec.json.Decoder(list[Log]).decode
+read_text: Callable[[RawResponse], str] = msgspec.json.Decoder(str).decode

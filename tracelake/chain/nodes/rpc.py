@@ -23,8 +23,8 @@ from tracelake.chain.nodes.responses import (
     Answer,
     Block,
     BlockAnswer,
-    Read,
-    Receipt,
+    RawResponse,
+    TxReceipt,
     read_answers,
     read_block_answers,
     read_text,
@@ -34,7 +34,7 @@ from tracelake.errors import InvalidRequest, ProviderError, ProviderLied, Provid
 from tracelake.runtime.read_body import read_bounded
 
 T = TypeVar("T")
-Call = tuple[str, Sequence[Any]]
+RpcCall = tuple[str, Sequence[Any]]
 """A method and its parameters."""
 
 log = structlog.get_logger()
@@ -137,7 +137,7 @@ class Lane:
         self.standing = standing
         self.label = standing.endpoint.label
 
-    async def ask(self, calls: Sequence[Call]) -> list[msgspec.Raw]:
+    async def ask(self, calls: Sequence[RpcCall]) -> list[msgspec.Raw]:
         """Answers in the order of the calls, undecoded; the first error among them is raised.
 
         In as few HTTP requests as the endpoint takes: one that finds a batch too large gets half of it, and no larger
@@ -145,11 +145,11 @@ class Lane:
         """
         return await self._ask_all(calls, read_answers)
 
-    async def ask_for_blocks(self, calls: Sequence[Call]) -> list[Block | list[Receipt] | None]:
+    async def ask_for_blocks(self, calls: Sequence[RpcCall]) -> list[Block | list[TxReceipt] | None]:
         """The same for calls that give whole blocks, or a block's receipts: decoded, but nothing about them checked."""
         return await self._ask_all(calls, read_block_answers)
 
-    async def _ask_all(self, calls: Sequence[Call], decode: Callable[[Read], list[Any] | Any]) -> list[Any]:
+    async def _ask_all(self, calls: Sequence[RpcCall], decode: Callable[[RawResponse], list[Any] | Any]) -> list[Any]:
         if self.standing.place not in self._client.checked:
             await self._check_chain()
         results: list[Any] = []
@@ -180,7 +180,7 @@ class Lane:
         except ValueError:
             raise self.lied("its chain id is no number") from None
 
-    async def _ask(self, calls: Sequence[Call], decode: Callable[[Read], list[Any] | Any]) -> list[Any]:
+    async def _ask(self, calls: Sequence[RpcCall], decode: Callable[[RawResponse], list[Any] | Any]) -> list[Any]:
         requests = [
             {"jsonrpc": "2.0", "id": position, "method": method, "params": params}
             for position, (method, params) in enumerate(calls)
@@ -196,7 +196,7 @@ class Lane:
             return ProviderUnavailable(f"{self.label} answered a batch with one answer", where=self.label)
         return read_error(self.standing.endpoint, "a batch", answer.error)
 
-    def _in_order(self, calls: Sequence[Call], answers: Sequence[Answer | BlockAnswer]) -> list[Any]:
+    def _in_order(self, calls: Sequence[RpcCall], answers: Sequence[Answer | BlockAnswer]) -> list[Any]:
         by_id = {answer.id: answer for answer in answers}
         results = []
         for position, (method, _) in enumerate(calls):

@@ -15,8 +15,8 @@ from tracelake.chain.nodes.responses import (
     Authorization,
     Header,
     Log,
-    Receipt,
     Transaction,
+    TxReceipt,
     Withdrawal,
 )
 from tracelake.chain.proofs.rlp import (
@@ -162,7 +162,7 @@ def _access(entry: AccessListEntry) -> str:
     return text_of_list(text_of_address(entry.address) + keys)
 
 
-def encode_receipt(receipt: Receipt) -> bytes:
+def encode_receipt(receipt: TxReceipt) -> bytes:
     """The leaf of the receipts tree. Before Byzantium it has the state's root, since then the outcome.
 
     The bloom filter of the response is used: the resulting root proves it.

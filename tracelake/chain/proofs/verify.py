@@ -14,7 +14,7 @@ from msgspec import UNSET
 
 from tracelake.chain.hex import as_data, as_quantity, number
 from tracelake.chain.keccak import keccak_256
-from tracelake.chain.nodes.responses import Block, BlockOfHashes, Header, Log, Receipt, Transaction
+from tracelake.chain.nodes.responses import Block, BlockOfHashes, Header, Log, Transaction, TxReceipt
 from tracelake.chain.proofs.bloom import bloom_of
 from tracelake.chain.proofs.encode import encode_receipt, encode_transaction, encode_withdrawal, header_hash
 from tracelake.chain.proofs.trie import EMPTY_ROOT, ordered_root
@@ -57,7 +57,7 @@ def check_transactions(block: Block) -> None:
             _add_price(tx, number(block.base_fee_per_gas))
 
 
-def check_receipts(block: Block | BlockOfHashes, receipts: Sequence[Receipt]) -> None:
+def check_receipts(block: Block | BlockOfHashes, receipts: Sequence[TxReceipt]) -> None:
     """One for each transaction, in order, and together they used the gas that the header names."""
     if len(receipts) != len(block.transactions):
         raise Untrue(f"{_name(block)}: {len(receipts)} receipts for {len(block.transactions)} transactions")
@@ -91,7 +91,7 @@ def check_bloom(block: Header, logs: Sequence[Log]) -> None:
         raise Untrue(f"{_name(block)}: the logs are not those that its bloom filter was made of")
 
 
-def check_receipts_root(block: Header, receipts: Sequence[Receipt]) -> None:
+def check_receipts_root(block: Header, receipts: Sequence[TxReceipt]) -> None:
     if as_data(ordered_root([encode_receipt(receipt) for receipt in receipts])) != block.receipts_root:
         raise Untrue(f"{_name(block)}: the receipts do not have the root that the header names")
     used = 0

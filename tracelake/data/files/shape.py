@@ -12,7 +12,7 @@ from tracelake.errors import WorkFailed
 if TYPE_CHECKING:
     import pyarrow as pa
 
-Format = Literal["csv", "json", "parquet"]
+FileFormat = Literal["csv", "json", "parquet"]
 TYPES: Final = re.compile(
     r"bigint|int|smallint|tinyint|double|float|boolean|string|binary|date|timestamp|timestamp_ntz"
     r"|decimal\((?P<digits>[1-9]|[12]\d|3[0-8]),(?P<scale>\d|[12]\d|3[0-8])\)"
@@ -24,7 +24,7 @@ MAX_LINES_REPORTED: Final = 5
 class Shape:
     """How files are read."""
 
-    format: Format
+    format: FileFormat
     columns: Mapping[str, str]
     header: bool = True
     delimiter: str = ","

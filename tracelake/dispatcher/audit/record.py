@@ -13,7 +13,7 @@ from tracelake.errors import Forbidden, NotFound
 from tracelake.store.identity import User
 from tracelake.store.queries import queries
 from tracelake.wire.calls.user_calls import CALLS
-from tracelake.wire.record_call import AuditBeginRequest, AuditEndRequest, Outcome, recorded_in
+from tracelake.wire.record_call import AuditBeginRequest, AuditEndRequest, CallOutcome, recorded_in
 
 
 @dataclass(frozen=True)
@@ -67,5 +67,5 @@ class _Rows:
         made: UUID = await self.pool.fetchval(sql, entry.user_id, entry.action, entry.object, entry.origin)
         return made
 
-    async def end(self, entry: UUID, outcome: Outcome, code: str | None) -> None:
+    async def end(self, entry: UUID, outcome: CallOutcome, code: str | None) -> None:
         await self.pool.execute(queries("audit")["end_entry"], entry, outcome, code)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from uuid import UUID
 
-from tracelake.domain.bundle.rules import Kind, check_handler
+from tracelake.domain.bundle.rules import BundleKind, check_handler
 from tracelake.domain.dag.model import Job, Udf
 from tracelake.domain.ids import OrgId
 from tracelake.errors import Conflict, InvalidBundle
@@ -14,7 +14,7 @@ from tracelake.store.queries import Connection, Row, find_row, queries
 class UdfBundle(Row, frozen=True):
     id: UUID
     name: str
-    kind: Kind
+    kind: BundleKind
     status: str
     reason: str | None
     entry_points: list[str]

@@ -67,7 +67,7 @@ from tracelake.dispatcher.tasks.retry import retry_task
 from tracelake.dispatcher.tasks.retry_many import retry_tasks
 from tracelake.dispatcher.tasks.show import show_task
 from tracelake.dispatcher.versions.gaps import list_gaps
-from tracelake.dispatcher.versions.show_backfills import Change, change_backfill, list_backfills, show_backfill
+from tracelake.dispatcher.versions.show_backfills import BackfillChange, change_backfill, list_backfills, show_backfill
 from tracelake.dispatcher.versions.start_backfill import start_backfill
 from tracelake.dispatcher.why.explain import explain
 from tracelake.domain.event import read_partition
@@ -239,7 +239,7 @@ async def _invalidate(asked: UserCall) -> InvalidateAnswer:
     )
 
 
-async def _change_backfill(asked: UserCall, to: Change) -> BackfillRow:
+async def _change_backfill(asked: UserCall, to: BackfillChange) -> BackfillRow:
     found = UUID(asked.path["backfill"])
     return await change_backfill(asked.pool, asked.after.backfills, asked.org, found, to, budget=asked.body)
 

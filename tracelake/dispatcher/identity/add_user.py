@@ -8,9 +8,9 @@ import asyncpg
 
 from tracelake.dispatcher.identity.administer import administer
 from tracelake.dispatcher.identity.show_users import show_user
-from tracelake.domain.access.subjects import compare_key, why_no_email, why_no_subject
+from tracelake.domain.access.subjects import Role, compare_key, why_no_email, why_no_subject
 from tracelake.errors import Conflict, InvalidRequest
-from tracelake.store.identity import Role, User
+from tracelake.store.identity import User
 from tracelake.store.queries import Connection, queries
 from tracelake.wire.user.identity import UserRequest, UserRow
 

@@ -9,7 +9,8 @@ import asyncpg
 from tracelake.dispatcher.identity.administer import administer
 from tracelake.dispatcher.identity.keep_admins import keep_admins
 from tracelake.dispatcher.identity.show_users import show_user
-from tracelake.store.identity import Role, User
+from tracelake.domain.access.subjects import Role
+from tracelake.store.identity import User
 from tracelake.store.queries import queries
 from tracelake.wire.user.identity import UserRow
 

@@ -8,11 +8,10 @@ import asyncpg
 import msgspec
 
 from tracelake.domain.access.service_tokens import hash_token
-from tracelake.domain.access.subjects import USER_TOKEN
+from tracelake.domain.access.subjects import ROLES, USER_TOKEN
 from tracelake.errors import Conflict, Forbidden, InvalidRequest, NotFound
 from tracelake.store.identity import User
 from tracelake.store.queries import Queryable, queries
-from tracelake.wire.calls.call import ROLES
 from tracelake.wire.user.identity import TokenList, TokenMade, TokenRequest, TokenRevoked, TokenRow
 
 

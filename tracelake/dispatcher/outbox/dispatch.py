@@ -20,7 +20,7 @@ from tracelake.domain.flow.pressure import Priority
 from tracelake.domain.flow.tiers import queue_of_tier
 from tracelake.domain.task import Backoff, retry_delay
 from tracelake.errors import Unavailable
-from tracelake.ports import Group, Outgoing, Queue
+from tracelake.ports import Outgoing, Queue, QueueGroup
 from tracelake.runtime.crash_points import crash_point
 from tracelake.settings import RuntimeSettings
 from tracelake.store.queries import queries
@@ -45,7 +45,7 @@ class OutboxEntry:
     id: int
     queue: str | None = None
     message: bytes = b""
-    group: Group | None = None
+    group: QueueGroup | None = None
     task_id: UUID | None = None
     function: bool = False
 

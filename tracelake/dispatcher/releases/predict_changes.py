@@ -14,7 +14,7 @@ from uuid import UUID
 from tracelake.dispatcher.dags.catalog import operators
 from tracelake.dispatcher.dags.columns_read import columns_read
 from tracelake.dispatcher.releases.resolve import Change, Member
-from tracelake.domain.dag.catalog import SAME, Changed
+from tracelake.domain.dag.catalog import SAME, ChangedFields
 from tracelake.domain.dag.hashes import config_hash, dataset_ids, job_hash, memo_hash
 from tracelake.domain.dag.model import DagInput, DeclaredDataset, ForeignDataset, Job, JobOutput
 from tracelake.domain.filter.tree import columns_of
@@ -57,9 +57,9 @@ class PredictedChanges:
     served: Mapping[UUID, UUID]
     named: Mapping[str, UUID]
     """The datasets that members publish, by name."""
-    known: dict[UUID, Changed] = field(default_factory=dict)
+    known: dict[UUID, ChangedFields] = field(default_factory=dict)
 
-    def of(self, dataset: UUID) -> Changed:
+    def of(self, dataset: UUID) -> ChangedFields:
         if dataset not in self.known:
             self.known[dataset] = None  # what is made from itself may change in any way
             self.known[dataset] = self._find(dataset)
@@ -75,7 +75,7 @@ class PredictedChanges:
             return None
         return [self._unread(written, item) for item in job.inputs if self._changes(written.member, item)]
 
-    def _find(self, dataset: UUID) -> Changed:
+    def _find(self, dataset: UUID) -> ChangedFields:
         generation, written = self.generation_of(dataset), self.written.get(dataset)
         if generation is None or generation == self.served.get(dataset):
             return SAME
@@ -83,9 +83,9 @@ class PredictedChanges:
             return None
         return self._of_job(written.member, written.job)[written.place]
 
-    def _of_job(self, member: Member, job: Job) -> Sequence[Changed]:
+    def _of_job(self, member: Member, job: Job) -> Sequence[ChangedFields]:
         operator, former = operators().get(job.operator), self.former.get((member.new.dag.name, job.name))
-        unknown: list[Changed] = [None for _ in job.outputs]
+        unknown: list[ChangedFields] = [None for _ in job.outputs]
         if operator is None or operator.changed_columns is None or former is None:
             return unknown
         if memo_hash(job, operator) is None or not is_wired_as_before(member, job, former):
@@ -97,7 +97,7 @@ class PredictedChanges:
             return unknown
         return [*found[: len(unknown)], *unknown[len(found) :]]
 
-    def of_input(self, member: Member, item: DagInput) -> Changed:
+    def of_input(self, member: Member, item: DagInput) -> ChangedFields:
         dataset = self.dataset_of(member, item)
         changed = SAME if dataset is None else self.of(dataset)
         if dataset is None or not changed:

@@ -11,7 +11,7 @@ from tracelake.domain.ranges import Range
 from tracelake.store.queries import Queryable, Row, fetch_rows, queries
 
 PAGE = 20_000
-State = Literal["done", "missing", "pending", "failed", "skipped"]
+UnitState = Literal["done", "missing", "pending", "failed", "skipped"]
 
 
 class Read(Row, frozen=True):
@@ -37,7 +37,7 @@ async def list_reads(database: Queryable, org_id: UUID, dag: str, job: str | Non
 
 async def states(
     database: Queryable, read: Read, *, within: Range | None = None
-) -> AsyncIterator[list[tuple[Unit, State]]]:
+) -> AsyncIterator[list[tuple[Unit, UnitState]]]:
     """The units of the input that overlap the range, a page at a time, each with its state."""
     if read.makes_whole:
         yield await _states(database, read, await last_unit(database, read.dataset_uuid, read.dataset_version))
@@ -49,10 +49,10 @@ async def states(
         place = page.place
 
 
-async def _states(database: Queryable, read: Read, units: Sequence[Unit]) -> list[tuple[Unit, State]]:
+async def _states(database: Queryable, read: Read, units: Sequence[Unit]) -> list[tuple[Unit, UnitState]]:
     if not units:
         return []
     compared = read.job_id, read.dataset_uuid, read.dataset_version, *columns(units)
     rows = await fetch_rows(database, queries("catch_up")["list_unfinished"], Unfinished, *compared)
-    found: dict[int, State] = {row.place: row.state for row in rows}  # type: ignore[misc]
+    found: dict[int, UnitState] = {row.place: row.state for row in rows}  # type: ignore[misc]
     return [(unit, found.get(place, "done")) for place, unit in enumerate(units)]

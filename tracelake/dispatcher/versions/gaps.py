@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import asyncpg
 
-from tracelake.dispatcher.versions.compare import Read, State, list_reads, states
+from tracelake.dispatcher.versions.compare import Read, UnitState, list_reads, states
 from tracelake.dispatcher.versions.scope import JobsOfDag, find_scopes
 from tracelake.dispatcher.versions.units import Unit
 from tracelake.domain.ranges import Range, format_partition_key
@@ -20,7 +20,7 @@ from tracelake.wire.user.backfills import Gap, Gaps, GapsQuery, InputGaps
 class _Run:
     """Neighbouring units in one state."""
 
-    state: State
+    state: UnitState
     units: int
     span: Range | None
     name: str
@@ -33,10 +33,10 @@ class _Run:
 
 @dataclass
 class _Summary:
-    counts: Counter[State] = field(default_factory=Counter)
+    counts: Counter[UnitState] = field(default_factory=Counter)
     runs: list[_Run] = field(default_factory=list)
 
-    def add(self, unit: Unit, state: State) -> None:
+    def add(self, unit: Unit, state: UnitState) -> None:
         self.counts[state] += 1
         if state in {"done", "skipped"}:
             return

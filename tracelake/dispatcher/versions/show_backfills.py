@@ -19,8 +19,8 @@ REQUESTS: Final = "the requests of its budget were sent"
 BYTES: Final = "the bytes of its budget were written"
 FEW_REQUESTS: Final = "fewer requests of its budget are left than a task has sent"
 FEW_BYTES: Final = "fewer bytes of its budget are left than a task has written"
-Change = Literal["Paused", "Running", "Canceled"]
-FROM: Final[dict[Change, tuple[str, ...]]] = {
+BackfillChange = Literal["Paused", "Running", "Canceled"]
+FROM: Final[dict[BackfillChange, tuple[str, ...]]] = {
     "Paused": ("Running", "Paused"),
     "Running": ("Paused", "Running"),
     "Canceled": ("Running", "Paused", "Canceled"),
@@ -45,7 +45,7 @@ async def change_backfill(
     signal: Signal,
     org_id: UUID,
     backfill: UUID,
-    to: Change,
+    to: BackfillChange,
     *,
     budget: BackfillBudget | None = None,
 ) -> BackfillRow:

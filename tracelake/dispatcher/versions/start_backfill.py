@@ -10,7 +10,7 @@ from uuid import UUID
 import asyncpg
 
 from tracelake.dispatcher.signal import Signal
-from tracelake.dispatcher.versions.compare import Read, State, list_reads, states
+from tracelake.dispatcher.versions.compare import Read, UnitState, list_reads, states
 from tracelake.dispatcher.versions.scope import KnownJob, list_known, require_job
 from tracelake.dispatcher.versions.show_backfills import show_backfill
 from tracelake.domain.ranges import InvalidRange, Range, format_partition_key, inclusive, subtract
@@ -164,8 +164,8 @@ def _refuse_effects(dag: str, reads: Sequence[Read]) -> None:
             )
 
 
-async def _count(pool: asyncpg.Pool, reads: Sequence[Read], span: Range | None) -> Counter[State]:
-    counts: Counter[State] = Counter()
+async def _count(pool: asyncpg.Pool, reads: Sequence[Read], span: Range | None) -> Counter[UnitState]:
+    counts: Counter[UnitState] = Counter()
     for read in reads:
         async for page in states(pool, read, within=span):
             counts.update(state for _, state in page)

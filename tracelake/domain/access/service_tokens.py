@@ -13,8 +13,8 @@ import secrets
 from collections.abc import Iterable, Mapping
 from typing import Final, Literal
 
-Listener = Literal["dispatcher", "query", "delivery"]
-LISTENERS: Final[tuple[Listener, ...]] = ("dispatcher", "query", "delivery")
+TokenListener = Literal["dispatcher", "query", "delivery"]
+LISTENERS: Final[tuple[TokenListener, ...]] = ("dispatcher", "query", "delivery")
 ANY_LISTENER: Final = "any"
 """The token itself, for a scraper or a person, who cannot derive others from it: every listener accepts it."""
 
@@ -28,7 +28,7 @@ def new_service_token() -> str:
     return f"{SERVICE_TOKEN}{secrets.token_urlsafe(32)}"
 
 
-def derive_token(token: str, listener: Listener) -> str:
+def derive_token(token: str, listener: TokenListener) -> str:
     """What the process that has `token` sends to this listener."""
     mac = hmac.digest(token.encode(), f"trace listener {listener}".encode(), "sha256")
     return base64.urlsafe_b64encode(mac).rstrip(b"=").decode()
@@ -45,7 +45,7 @@ def token_hashes(token: str) -> Mapping[str, bytes]:
     return {ANY_LISTENER: hash_token(token), **derived}
 
 
-def prove_user(token: str, subject: str, listener: Listener, now: float) -> str:
+def prove_user(token: str, subject: str, listener: TokenListener, now: float) -> str:
     """Lets the service at this listener act for a user for a while, as the Gateway that has `token` asks it to."""
     until = int(now) + PROOF_SECONDS
     key = hash_token(derive_token(token, "dispatcher"))

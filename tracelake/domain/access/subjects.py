@@ -1,4 +1,4 @@
-"""What the subject of a user and the name of a role or an organisation may be.
+"""The roles of users, and what the subject of a user and the name of a role or an organisation may be.
 
 Two that a person takes for the same are the same: they are compared by `compare_key`.
 """
@@ -6,9 +6,12 @@ Two that a person takes for the same are the same: they are compared by `compare
 from __future__ import annotations
 
 import unicodedata
-from typing import Final
+from typing import Final, Literal
 from uuid import UUID
 
+Role = Literal["reader", "writer", "admin"]
+ROLES: Final[tuple[Role, ...]] = ("reader", "writer", "admin")
+"""Of a user. Rising: each has the rights of those before it."""
 MAX_SUBJECT: Final = 255
 MAX_NAME: Final = 128
 MAX_EMAIL: Final = 254

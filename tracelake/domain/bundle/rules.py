@@ -17,7 +17,7 @@ from typing import Final, Literal
 from tracelake.domain.bundle.zip_file import Record, content, invalid_entry, records
 from tracelake.errors import InvalidBundle
 
-Kind = Literal["python", "node", "bootstrap"]
+BundleKind = Literal["python", "node", "bootstrap"]
 
 MIB: Final = 1024 * 1024
 RATIO_FREE_BYTES: Final = MIB
@@ -45,7 +45,7 @@ LIMITS: Final = BundleLimits()
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class BundleEntry:
     path: str
     """Below the root, with `/` between names; none at the end of a folder's."""
     folder: bool
@@ -55,16 +55,16 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Bundle:
-    entries: tuple[Entry, ...]
+    entries: tuple[BundleEntry, ...]
     unpacked_bytes: int
 
     @property
-    def files(self) -> tuple[Entry, ...]:
+    def files(self) -> tuple[BundleEntry, ...]:
         return tuple(entry for entry in self.entries if not entry.folder)
 
 
 def check(
-    archive: bytes, *, kind: Kind | None = None, handler: str | None = None, limits: BundleLimits = LIMITS
+    archive: bytes, *, kind: BundleKind | None = None, handler: str | None = None, limits: BundleLimits = LIMITS
 ) -> Bundle:
     """The bundle, if it keeps every rule; else InvalidBundle, which names the entry. Reads all that is packed."""
     bundle = listing(archive, limits)
@@ -89,18 +89,18 @@ def listing(archive: bytes, limits: BundleLimits = LIMITS) -> Bundle:
     return Bundle(entries, sum(entry.record.size for entry in entries))
 
 
-def contents(archive: bytes, entry: Entry) -> Iterator[bytes]:
+def contents(archive: bytes, entry: BundleEntry) -> Iterator[bytes]:
     """What a file holds, piece by piece, checked against what was declared."""
     return content(archive, entry.record)
 
 
-def entry_points(bundle: Bundle, kind: Kind) -> tuple[str, ...]:
+def entry_points(bundle: Bundle, kind: BundleKind) -> tuple[str, ...]:
     """What a handler may name, as it is written before the last dot; sorted."""
     found = (point for entry in bundle.files if (point := _point(entry, kind)) is not None)
     return tuple(sorted(set(found)))
 
 
-def check_entry_point(bundle: Bundle, kind: Kind, handler: str | None) -> None:
+def check_entry_point(bundle: Bundle, kind: BundleKind, handler: str | None) -> None:
     """Whether there is anything to run; with a handler, whether it is that."""
     found = entry_points(bundle, kind)
     if not found:
@@ -109,7 +109,7 @@ def check_entry_point(bundle: Bundle, kind: Kind, handler: str | None) -> None:
         check_handler(found, kind, handler)
 
 
-def check_handler(found: Sequence[str], kind: Kind, handler: str) -> None:
+def check_handler(found: Sequence[str], kind: BundleKind, handler: str) -> None:
     """`found`: the entry points of the bundle. A bootstrap gets the handler as it is and makes of it what it likes."""
     if kind == BOOTSTRAP:
         return
@@ -124,19 +124,19 @@ def check_handler(found: Sequence[str], kind: Kind, handler: str) -> None:
         raise InvalidBundle(message, reason="no_entry_point", where=handler, hint=f"it has: {near}")
 
 
-NO_ENTRY: Final[dict[Kind, str]] = {
+NO_ENTRY: Final[dict[BundleKind, str]] = {
     "python": "a bundle of kind python holds at least one .py file",
     "node": "a bundle of kind node holds at least one .js, .mjs or .cjs file",
     "bootstrap": "a bundle of kind bootstrap holds an executable file `bootstrap` at its root",
 }
-ENTRY_HINT: Final[dict[Kind, str]] = {
+ENTRY_HINT: Final[dict[BundleKind, str]] = {
     "python": "put `main.py` with a function `handler` at the root of the zip",
     "node": "put `main.js`, which exports `handler`, at the root of the zip",
     "bootstrap": "`chmod +x bootstrap`, and pack it with its rights (`trace udf build` keeps them)",
 }
 
 
-def _point(entry: Entry, kind: Kind) -> str | None:
+def _point(entry: BundleEntry, kind: BundleKind) -> str | None:
     path = entry.path
     if kind == "python":
         return path.removesuffix(".py").removesuffix("/__init__") if path.endswith(".py") else None
@@ -145,7 +145,7 @@ def _point(entry: Entry, kind: Kind) -> str | None:
     return path if path == BOOTSTRAP and entry.executable else None
 
 
-def _entry(record: Record) -> Entry:
+def _entry(record: Record) -> BundleEntry:
     path = _path(record)
     folder = path.endswith("/")
     kind = stat.S_IFMT(record.mode)
@@ -154,7 +154,7 @@ def _entry(record: Record) -> Entry:
         raise invalid_entry(record, f"is {what}", "special_file", "pack the file itself")
     if folder and (record.size or record.packed):
         raise invalid_entry(record, "is a folder with content", "special_file")
-    return Entry(path.rstrip("/"), folder, bool(record.mode & 0o111) and not folder, record)
+    return BundleEntry(path.rstrip("/"), folder, bool(record.mode & 0o111) and not folder, record)
 
 
 def _path(record: Record) -> str:
@@ -182,7 +182,7 @@ def _path(record: Record) -> str:
     return path
 
 
-def _check_sizes(entries: Sequence[Entry], limits: BundleLimits) -> None:
+def _check_sizes(entries: Sequence[BundleEntry], limits: BundleLimits) -> None:
     total = 0
     for entry in entries:
         size, packed = entry.record.size, entry.record.packed
@@ -195,7 +195,7 @@ def _check_sizes(entries: Sequence[Entry], limits: BundleLimits) -> None:
             raise invalid_entry(entry.record, message, "bomb", "leave out what the function does not need")
 
 
-def _refuse_meetings(entries: Sequence[Entry]) -> None:
+def _refuse_meetings(entries: Sequence[BundleEntry]) -> None:
     """No two entries may be one file: not by the same name, not where capitals do not count, not file and folder."""
     seen = dict[str, tuple[str, bool]]()
     given = set[str]()
@@ -211,7 +211,7 @@ def _refuse_meetings(entries: Sequence[Entry]) -> None:
                 raise invalid_entry(entry.record, f"makes {path} a file and a folder at once", "duplicate")
 
 
-def _steps(entry: Entry) -> Iterator[tuple[str, bool]]:
+def _steps(entry: BundleEntry) -> Iterator[tuple[str, bool]]:
     """The folders on the way, and the entry itself."""
     at = entry.path.find("/")
     while at >= 0:

@@ -80,12 +80,12 @@ IgnoredSettings = Callable[[Mapping[str, Any], Sequence[DagOutput]], Mapping[Con
 Reproduces = Callable[[Mapping[str, Any], Sequence[str]], bool]
 """From the config and the names of all inputs; called only with what passed the other checks."""
 
-Changed = frozenset[str] | None
+ChangedFields = frozenset[str] | None
 """The columns of a dataset that can have other values, in small letters, in rows that are the same otherwise; None: any
 columns, and rows."""
-SAME: Final[Changed] = frozenset()
+SAME: Final[ChangedFields] = frozenset()
 
-ChangedColumns = Callable[[Mapping[str, Any], Mapping[str, Any], Mapping[str, Changed]], Sequence[Changed]]
+ChangedColumns = Callable[[Mapping[str, Any], Mapping[str, Any], Mapping[str, ChangedFields]], Sequence[ChangedFields]]
 """By output, from the former and the new config, and what can change in each input; called only with configs that
 passed all checks."""
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, TypeVar
 
-from tracelake.domain.cutover import Limit, read_limit
+from tracelake.domain.cutover import CutoverLimit, read_limit
 from tracelake.domain.dag.fields import FIELDS
 from tracelake.domain.dag.problems import Problems
 from tracelake.domain.dag.yaml_nodes import Entries, Items, Node, Path, Scalar, Unreadable, kind_of, plain
@@ -128,7 +128,7 @@ class Form:
         self._refuse(node, path, "bad_duration", f"a duration {span}", "such as 30s, 5m, 1h30m, or whole seconds")
         return default
 
-    def limit(self, name: str) -> Limit | None:
+    def limit(self, name: str) -> CutoverLimit | None:
         """A count, or a percentage."""
         found = self._find(name)
         if found is None or isinstance(found[0], Unreadable):

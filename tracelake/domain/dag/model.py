@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Any, Final
 
 from tracelake.domain.buffered import Declaration
-from tracelake.domain.cutover import Limit
+from tracelake.domain.cutover import CutoverLimit
 from tracelake.domain.filter.tree import Filter
 from tracelake.domain.flow.pressure import Priority
 from tracelake.domain.ids import DagName, DatasetName, JobName, YamlHash
@@ -192,7 +192,7 @@ class Job:
     secrets: tuple[str, ...] = ()
     replay: bool = False
     """Its effects outside its own datasets are repeated for data from before the version's activation."""
-    cutover: Mapping[str, Limit] = field(default_factory=dict)
+    cutover: Mapping[str, CutoverLimit] = field(default_factory=dict)
     """How far its outputs may differ from those that serve for a release to be promoted; by limit."""
 
 

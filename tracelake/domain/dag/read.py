@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from tracelake.domain.cutover import LIMITS, Limit
+from tracelake.domain.cutover import LIMITS, CutoverLimit
 from tracelake.domain.dag.buffered import MARKS, BufferedDraft, read_declaration
 from tracelake.domain.dag.catalog import RuntimeSpec
 from tracelake.domain.dag.draft import DagDraft, InputDraft, InputReference, JobDraft, OutputDraft, PublicationDraft
@@ -128,7 +128,7 @@ def _read_job(own: Form, shared: Form, runtimes: Mapping[str, RuntimeSpec]) -> J
     return JobDraft(own.path, own.given, job, _inputs(own), _outputs(own, job.name))
 
 
-def _cutover(own: Form) -> dict[str, Limit]:
+def _cutover(own: Form) -> dict[str, CutoverLimit]:
     form = own.form("cutover")
     if form is None:
         return {}

@@ -21,7 +21,7 @@ from tracelake.domain.sql.relations import (
     STAR,
     AnyColumns,
     RelationSize,
-    Scope,
+    ScopeSizes,
     aggregates,
     all_columns,
     column_size,
@@ -126,10 +126,10 @@ class _Walk:
     def __init__(self, bounds: _Bounds) -> None:
         self._bounds = bounds
         self._depth = 0
-        self._around: list[Scope] = []
+        self._around: list[ScopeSizes] = []
         """The sources of the queries around this one, which its expressions may name too."""
 
-    def query(self, tree: exp.Expr, scope: Scope) -> RelationSize:
+    def query(self, tree: exp.Expr, scope: ScopeSizes) -> RelationSize:
         self._depth += 1
         if self._depth > MAX_DEPTH:
             raise TooDeep(NESTED)
@@ -155,14 +155,14 @@ class _Walk:
             if id(call) not in self._bounds.seen and not isinstance(call.parent, exp.Hint):
                 estimate(call, names)
 
-    def _with(self, tree: exp.Expr, scope: Scope) -> Scope:
+    def _with(self, tree: exp.Expr, scope: ScopeSizes) -> ScopeSizes:
         sizes = tree.args.get("with_")
         for cte in sizes.expressions if sizes else ():
             made = self._renamed(self.query(cte.this, scope), cte.args.get("alias"))
             scope = {**scope, cte.alias.casefold(): made}
         return scope
 
-    def _arms(self, tree: exp.SetOperation, scope: Scope) -> RelationSize:
+    def _arms(self, tree: exp.SetOperation, scope: ScopeSizes) -> RelationSize:
         """From the last arm to the first: a UNION of many is a tree as deep as they are many."""
         arms: list[RelationSize] = []
         left: exp.Expr = tree
@@ -177,7 +177,7 @@ class _Walk:
         self._clauses(tree, {"": found}, scope, found)
         return self._limited(tree, found)
 
-    def _values(self, tree: exp.Values, scope: Scope) -> RelationSize:
+    def _values(self, tree: exp.Values, scope: ScopeSizes) -> RelationSize:
         names = self._names({}, scope)
         rows = [[estimate(value, names) for value in getattr(row, "expressions", [row])] for row in tree.expressions]
         width = max((len(row) for row in rows), default=0)
@@ -185,7 +185,7 @@ class _Walk:
         made = RelationSize(columns, float(max(1, len(rows))), tables=False, parts=float(sum(map(len, rows))))
         return self._renamed(made, tree.args.get("alias"))
 
-    def _select(self, tree: exp.Expr, scope: Scope) -> RelationSize:
+    def _select(self, tree: exp.Expr, scope: ScopeSizes) -> RelationSize:
         sources = dict(self._sources(tree, scope))
         found = multiplied(sources.values())
         for join in tree.args.get("joins") or ():
@@ -200,7 +200,7 @@ class _Walk:
             found.rows = 1.0
         return self._limited(tree, found)
 
-    def _sources(self, tree: exp.Expr, scope: Scope) -> Iterator[tuple[str, RelationSize]]:
+    def _sources(self, tree: exp.Expr, scope: ScopeSizes) -> Iterator[tuple[str, RelationSize]]:
         sizes = tree.args.get("from_")
         tables = [sizes.this] if sizes else []
         tables += [join.this for join in tree.args.get("joins") or ()]
@@ -218,7 +218,7 @@ class _Walk:
             seen[f" view {number}"] = made
             yield f" view {number}", made
 
-    def _source(self, table: exp.Expr, scope: Scope) -> RelationSize:
+    def _source(self, table: exp.Expr, scope: ScopeSizes) -> RelationSize:
         if isinstance(table, exp.Table):
             found = scope.get(table.name.casefold()) or RelationSize(arms=0, parts=4)
             found = self._piped(table, replace(found), scope)
@@ -228,7 +228,7 @@ class _Walk:
             return self._renamed(found, table.args.get("alias"))
         return self.query(table, scope)
 
-    def _piped(self, table: exp.Expr, found: RelationSize, scope: Scope) -> RelationSize:
+    def _piped(self, table: exp.Expr, found: RelationSize, scope: ScopeSizes) -> RelationSize:
         """After PIVOT and UNPIVOT, of which the columns are not followed by name."""
         for pivot in table.args.get("pivots") or ():
             names = self._names({"": found}, scope, found)
@@ -244,7 +244,7 @@ class _Walk:
             found.parts += values * max(1, len(pivot.expressions))
         return found
 
-    def _columns(self, tree: exp.Expr, sources: Scope, scope: Scope, found: RelationSize) -> dict[str, Size]:
+    def _columns(self, tree: exp.Expr, sources: ScopeSizes, scope: ScopeSizes, found: RelationSize) -> dict[str, Size]:
         """Of the result; an earlier one may be named in a later one."""
         columns: dict[str, Size] = {}
         names = self._names({**sources, " so far": RelationSize(columns)}, scope, found)
@@ -271,7 +271,7 @@ class _Walk:
         found.held += sum(size.bytes for size in columns.values() if size.bytes > NOTED)
         return AnyColumns(widest(list(columns.values()))) if ANY in columns else columns
 
-    def _clauses(self, tree: exp.Expr, sources: Scope, scope: Scope, found: RelationSize) -> None:
+    def _clauses(self, tree: exp.Expr, sources: ScopeSizes, scope: ScopeSizes, found: RelationSize) -> None:
         names = self._names(sources, scope, found)
         work = 0.0
         for clause in ("where", "having", "qualify", "group", "order", "limit", "offset"):
@@ -310,7 +310,7 @@ class _Walk:
         columns = columns or {"col": item, "pos": Size(), "key": item, "value": item}
         return RelationSize(columns, rows, tables=False, parts=2, work=sum(size.work for size in sizes))
 
-    def _names(self, sources: Scope, scope: Scope, found: RelationSize | None = None) -> Names:
+    def _names(self, sources: ScopeSizes, scope: ScopeSizes, found: RelationSize | None = None) -> Names:
         def column(node: exp.Column) -> Size:
             return column_size(node, [sources, *self._around])
 

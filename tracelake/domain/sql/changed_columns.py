@@ -12,7 +12,7 @@ from typing import Final
 
 from sqlglot import exp
 
-from tracelake.domain.dag.catalog import SAME, Changed
+from tracelake.domain.dag.catalog import SAME, ChangedFields
 from tracelake.domain.sql.columns_read import columns_read, names_in, reads_unnamed
 from tracelake.domain.sql.dialect import render
 from tracelake.domain.sql.functions import AGGREGATES, GENERATORS, WINDOWS
@@ -22,7 +22,7 @@ BEFORE_THE_LIST: Final = frozenset({"with_", "from_", "joins", "laterals", "wher
 """Parts of a SELECT that cannot name a column of its list."""
 
 
-def changed_columns(former: CheckedSql, new: CheckedSql, tables: Mapping[str, Changed]) -> Changed:
+def changed_columns(former: CheckedSql, new: CheckedSql, tables: Mapping[str, ChangedFields]) -> ChangedFields:
     """`tables`: which columns of each table can change."""
     changed = [tables.get(name, SAME) for name in former.tables | new.tables]
     known = [columns for columns in changed if columns is not None]
@@ -74,7 +74,7 @@ def _counts_places(part: exp.Expr) -> bool:
     return any(isinstance(item, exp.Literal) for item in items) or bool(part.args.get("all"))
 
 
-def _in_lists(former: _Listed | None, new: _Listed | None, names: frozenset[str]) -> Changed:
+def _in_lists(former: _Listed | None, new: _Listed | None, names: frozenset[str]) -> ChangedFields:
     if former is None or new is None or former.rest != new.rest or new.names & names or _moved(former, new):
         return None
     every = former.columns.keys() | new.columns.keys()

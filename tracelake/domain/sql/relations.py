@@ -45,7 +45,7 @@ class RelationSize:
         return self.rows * (LISTED if self.tables else 1.0)
 
 
-Scope = Mapping[str, RelationSize]
+ScopeSizes = Mapping[str, RelationSize]
 
 
 class AnyColumns(dict[str, Size]):
@@ -58,7 +58,7 @@ class AnyColumns(dict[str, Size]):
         return self[ANY]
 
 
-def column_size(node: exp.Column, scopes: list[Scope]) -> Size:
+def column_size(node: exp.Column, scopes: list[ScopeSizes]) -> Size:
     """The largest of what the name may mean: of this query, or of one around it."""
     first, *rest = [part.name.casefold() for part in node.parts]
     named = [scope[first].column(rest[0]) for scope in scopes if rest and first in scope]
@@ -67,7 +67,7 @@ def column_size(node: exp.Column, scopes: list[Scope]) -> Size:
     return widest(known) if known else COLUMN
 
 
-def all_columns(sources: Scope) -> Size:
+def all_columns(sources: ScopeSizes) -> Size:
     """struct(*): every column that is known, and as many of a table as it may have."""
     size, count = SCALAR, 0.0
     items: list[Size] = []
@@ -112,7 +112,7 @@ def multiplied(sources: Iterable[RelationSize], joins: float = 0.0) -> RelationS
     return found
 
 
-def starred(star: exp.Expr, sources: Scope) -> dict[str, Size]:
+def starred(star: exp.Expr, sources: ScopeSizes) -> dict[str, Size]:
     asked = star.table.casefold() if isinstance(star, exp.Column) else ""
     found: dict[str, Size] = {}
     for name, source in sources.items():

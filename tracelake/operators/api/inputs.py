@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 WHOLE: Final = "all"
 """The only partition of a dataset that is always written as a whole."""
-Partition = Range | str
+InputPartition = Range | str
 """A partition: a range, or a label."""
 
 
@@ -78,10 +78,10 @@ class Input:
         """
         return self.selected(span, label=label, whole=whole).dataframe()
 
-    def rows_for(self, part: Partition, *, full: bool) -> DataFrame:
+    def rows_for(self, part: InputPartition, *, full: bool) -> DataFrame:
         return self.selected_for(part, full=full).dataframe()
 
-    def selected_for(self, part: Partition, *, full: bool) -> Selected:
+    def selected_for(self, part: InputPartition, *, full: bool) -> Selected:
         """Return what a task reads of this input to make a part of its output.
 
         All followed inputs are narrowed to the part, whichever of them created the task. Inputs with `trigger: false`
@@ -105,7 +105,7 @@ class Input:
             raise Unavailable(f"nothing has been committed to {self.name} yet", where="/inputs")
         return Selected(self, part if isinstance(part, Range) else None, listing, whole=whole)
 
-    def files(self, part: Partition | None) -> FilesAnswer:
+    def files(self, part: InputPartition | None) -> FilesAnswer:
         """List the files of one part, or of all. A missing part is empty; an impossible one is refused."""
         dataset = self.ref.dataset_uuid
         if part is None:
@@ -121,7 +121,7 @@ class Input:
             listing, partitions=[partition for partition in listing.partitions if partition.partition_key == part]
         )
 
-    def committed(self, part: Partition) -> tuple[Partition, ...]:
+    def committed(self, part: InputPartition) -> tuple[InputPartition, ...]:
         """Return what exists of a part: all of it, ranges of it, or nothing. A table has no parts, and exists."""
         if not self.has_files:
             return (part,)
@@ -156,7 +156,7 @@ class Input:
             frame = frame.where(as_column(from_json(dict(self.ref.where)), frame))
         return frame
 
-    def _refuse_another_kind(self, partitions: Sequence[PartitionFiles], part: Partition) -> None:
+    def _refuse_another_kind(self, partitions: Sequence[PartitionFiles], part: InputPartition) -> None:
         """Refuse mixed kinds: ranges are made from ranges, labels from labels, a whole dataset from whole datasets.
 
         Made from another kind, a part would lack that input's rows, or have rows that other parts have as well.
@@ -236,7 +236,7 @@ def needed_frames(query: CheckedSql, read: Mapping[str, Selected]) -> dict[str, 
     return {name: selected.dataframe(needed.get(name, ALL)) for name, selected in read.items()}
 
 
-def _part(partition_files: PartitionFiles) -> Partition:
+def _part(partition_files: PartitionFiles) -> InputPartition:
     return (
         partition_files.partition_key
         if partition_files.start is None or partition_files.end is None
@@ -244,15 +244,15 @@ def _part(partition_files: PartitionFiles) -> Partition:
     )
 
 
-def _kind(part: Partition) -> tuple[type, bool]:
+def _kind(part: InputPartition) -> tuple[type, bool]:
     return type(part), part == WHOLE
 
 
-def _within(part: Partition, span: Range) -> bool:
+def _within(part: InputPartition, span: Range) -> bool:
     return isinstance(part, Range) and span.covers(part)
 
 
-def _describe(part: Partition) -> str:
+def _describe(part: InputPartition) -> str:
     return format_partition_key(part) if isinstance(part, Range) else part
 
 

@@ -16,7 +16,7 @@ from tracelake.wire.task.lifecycle import OutputRef, TaskPayload
 from tracelake.wire.task.outputs import MAX_EVENTS, EventBody, InvalidationBody
 
 State = Mapping[str, Any]
-AfterCommit = Callable[[Mapping[UUID, int]], None]
+OnCommit = Callable[[Mapping[UUID, int]], None]
 """Called with the commit of each output dataset."""
 
 
@@ -26,7 +26,7 @@ class Outcome:
     state: State | None = None
     """The state to store with the completion; None: unchanged."""
     invalidations: tuple[InvalidationBody, ...] = ()
-    after_commit: AfterCommit | None = None
+    after_commit: OnCommit | None = None
     """On workers: called when the completion was accepted. If the worker ends before, it is never called."""
     left_out: Mapping[str, int] = field(default_factory=dict)
     """On workers: rows that were read and have no row in any output, by reason. Counted, and shown to users."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
 
 from tracelake.query.sail import plans
-from tracelake.query.sail.plans import Plan
+from tracelake.query.sail.plans import SailPlan
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -102,7 +102,7 @@ class ConnectSession:
         operation = proto.ConfigRequest.Operation(set=proto.ConfigRequest.Set(pairs=pairs))
         self._stub.Config(proto.ConfigRequest(operation=operation, **self._whose), timeout=seconds)
 
-    def rows(self, text: str, tables: Mapping[str, Plan], limit: int) -> Iterator[StructType | pa.Table]:
+    def rows(self, text: str, tables: Mapping[str, SailPlan], limit: int) -> Iterator[StructType | pa.Table]:
         """Yield the schema, then batches of rows, `limit` at most; raises if Sail gave up in between.
 
         `tables` are what the names in the text mean. They are sent with it, so nothing of them is in the session.

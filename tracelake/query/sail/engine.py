@@ -31,7 +31,7 @@ from tracelake.query.engine import CannotRun, InProgress, QueryResult, query_tim
 from tracelake.query.limits.engine_seconds import EngineSeconds
 from tracelake.query.limits.slots import Slots, kind_of, reserved
 from tracelake.query.sail.connect import ConnectSession, IncompleteError, load_grpc
-from tracelake.query.sail.plans import Plan
+from tracelake.query.sail.plans import SailPlan
 from tracelake.query.sail.pool import SailPool
 from tracelake.query.sail.server import SailServer
 from tracelake.query.sail.tables import tables_of
@@ -256,7 +256,7 @@ class SailEngine:
             raise CannotRun("failed") from None
 
     def _rows(
-        self, session: ConnectSession, query: CheckedQuery, written: CheckedSql, tables: Mapping[str, Plan]
+        self, session: ConnectSession, query: CheckedQuery, written: CheckedSql, tables: Mapping[str, SailPlan]
     ) -> QueryResult:
         import pyarrow as pa
 

@@ -10,20 +10,20 @@ from decimal import Decimal
 from functools import reduce
 from typing import Any
 
-Plan = Any
+SailPlan = Any
 """A `proto.Relation`."""
 Condition = Any
 """A `proto.Expression`."""
 
 
-def parquet(paths: Sequence[str], ddl: str) -> Plan:
+def parquet(paths: Sequence[str], ddl: str) -> SailPlan:
     from pyspark.sql.connect import proto
 
     source = proto.Read.DataSource(format="parquet", paths=paths, schema=ddl)
     return proto.Relation(read=proto.Read(data_source=source))
 
 
-def sql(text: str, tables: Mapping[str, Plan]) -> Plan:
+def sql(text: str, tables: Mapping[str, SailPlan]) -> SailPlan:
     """A query, and what its names of tables mean. Sail finds a reference by a number, which each must have."""
     from pyspark.sql.connect import proto
 
@@ -40,25 +40,25 @@ def sql(text: str, tables: Mapping[str, Plan]) -> Plan:
     return proto.Relation(with_relations=proto.WithRelations(root=query, references=named))
 
 
-def limited(rows: Plan, limit: int) -> Plan:
+def limited(rows: SailPlan, limit: int) -> SailPlan:
     from pyspark.sql.connect import proto
 
     return proto.Relation(limit=proto.Limit(input=rows, limit=limit))
 
 
-def where(rows: Plan, condition: Condition) -> Plan:
+def where(rows: SailPlan, condition: Condition) -> SailPlan:
     from pyspark.sql.connect import proto
 
     return proto.Relation(filter=proto.Filter(input=rows, condition=condition))
 
 
-def selected(rows: Plan, names: Sequence[str]) -> Plan:
+def selected(rows: SailPlan, names: Sequence[str]) -> SailPlan:
     from pyspark.sql.connect import proto
 
     return proto.Relation(project=proto.Project(input=rows, expressions=[column(name) for name in names]))
 
 
-def union(parts: Sequence[Plan]) -> Plan:
+def union(parts: Sequence[SailPlan]) -> SailPlan:
     """All rows of all of them, which have the same columns in the same order."""
     return reduce(_union, parts)
 
@@ -99,7 +99,7 @@ def decimal(value: Decimal, precision: int, scale: int) -> Condition:
     return literal(decimal=number)
 
 
-def _union(left: Plan, right: Plan) -> Plan:
+def _union(left: SailPlan, right: SailPlan) -> SailPlan:
     from pyspark.sql.connect import proto
 
     kind = proto.SetOperation.SET_OP_TYPE_UNION

@@ -24,7 +24,7 @@ from tracelake.query.sail import plans
 from tracelake.query.sail.column_types import schema_of
 from tracelake.query.sail.filter_condition import passing
 from tracelake.query.sail.hot_tables import HotReading, HotSource, copied, hot_source
-from tracelake.query.sail.plans import Condition, Plan
+from tracelake.query.sail.plans import Condition, SailPlan
 from tracelake.query.sail.staged_files import StagedFiles
 from tracelake.settings import QuerySettings
 from tracelake.wire.task.markers import ColumnEntry
@@ -41,7 +41,7 @@ LookedUp = Callable[[Mapping[str, Relation]], None]
 @contextmanager
 def tables_of(
     query: CheckedQuery, files: StagedFiles, dsn: str, *, settings: QuerySettings, looked_up: LookedUp
-) -> Iterator[dict[str, Plan]]:
+) -> Iterator[dict[str, SailPlan]]:
     """Yield each table by its name in the query. Their files are there inside the block."""
     with ExitStack() as stack:
         yield _Tables(query, files, dsn, settings, stack, looked_up).plans()
@@ -56,7 +56,7 @@ class _Tables:
     stack: ExitStack
     looked_up: LookedUp
 
-    def plans(self) -> dict[str, Plan]:
+    def plans(self) -> dict[str, SailPlan]:
         cold = {name: item for name, item in self.query.relations.items() if not item.hot}
         found = {name: self._filtered(self._of_files(item), item) for name, item in cold.items()}
         if len(found) < len(self.query.relations):
@@ -64,18 +64,18 @@ class _Tables:
                 found |= self._hot(moment)
         return found
 
-    def _hot(self, moment: HeldSnapshot) -> dict[str, Plan]:
+    def _hot(self, moment: HeldSnapshot) -> dict[str, SailPlan]:
         hot = {name: item for name, item in self.query.relations.items() if item.hot}
         sources = {name: hot_source(moment, item, self.query.caller.org_id) for name, item in hot.items()}
         known = {name: replace(item, hot_columns=sources[name].columns) for name, item in hot.items()}
         self.looked_up({**self.query.relations, **known})
         return {name: self._filtered(self._with_files(sources[name], item), item) for name, item in known.items()}
 
-    def _filtered(self, rows: Plan, relation: Relation) -> Plan:
+    def _filtered(self, rows: SailPlan, relation: Relation) -> SailPlan:
         types = {column.name: column.type for column in relation.columns}
         return plans.where(rows, passing(relation.filters, types)) if relation.filters else rows
 
-    def _of_files(self, relation: Relation) -> Plan:
+    def _of_files(self, relation: Relation) -> SailPlan:
         cold = relation.cold
         if cold is None or cold.columns is None or cold.cut:
             raise CannotRun("no_files")
@@ -83,7 +83,7 @@ class _Tables:
             return self._empty(cold.columns)
         return self._parquet(cold.files, cold.columns, relation)
 
-    def _with_files(self, source: HotSource, relation: Relation) -> Plan:
+    def _with_files(self, source: HotSource, relation: Relation) -> SailPlan:
         """Postgres' rows, and those of the files that are neither there nor gone."""
         most = (self.settings.sail_hot_rows, self.settings.sail_hot_mb * MIB)
         reading = HotReading(SecretDsn(self.dsn), *most, self.query.seconds)
@@ -101,7 +101,7 @@ class _Tables:
 
     def _cold_parts(
         self, cold: ColdFiles, columns: Sequence[ColumnEntry], relation: Relation, number: str
-    ) -> Iterator[Plan]:
+    ) -> Iterator[SailPlan]:
         types = {column.name: column.type for column in cold.columns or ()}
         if any(types.get(column.name) != column.type for column in columns):
             raise CannotRun("types")  # Spark casts them
@@ -111,13 +111,13 @@ class _Tables:
             counts = [_within(number, span.start, span.stop) for span in spans]
             yield plans.where(self._parquet(names, cold.columns or (), relation), plans.joined("or", counts))
 
-    def _parquet(self, names: Sequence[ObjectName], columns: Sequence[ColumnEntry], relation: Relation) -> Plan:
+    def _parquet(self, names: Sequence[ObjectName], columns: Sequence[ColumnEntry], relation: Relation) -> SailPlan:
         """Files of rows that are not all for the caller have names for this query alone."""
         with _left_to_spark(OSError, TraceError):
             staged = self.stack.enter_context(self.files.using(names, alone=bool(relation.filters)))
         return plans.parquet(list(staged.values()), ddl(columns))
 
-    def _empty(self, columns: Sequence[ColumnEntry]) -> Plan:
+    def _empty(self, columns: Sequence[ColumnEntry]) -> SailPlan:
         """A file without rows: a table of no files has no columns on Sail."""
         with _left_to_spark(OSError):
             path, within = self.stack.enter_context(self.files.new_file())
@@ -133,7 +133,7 @@ def _write_empty(path: Path, columns: Sequence[ColumnEntry]) -> None:
     path.chmod(0o444)
 
 
-def _left(rows: Plan, view: HotView) -> Plan:
+def _left(rows: SailPlan, view: HotView) -> SailPlan:
     """Rows of files whose block numbers are neither hot nor gone."""
     excluded = [*view.runs, *([view.gone] if view.gone is not None else [])]
     if len(excluded) > MOST_RUNS:

@@ -5,11 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from tracelake.domain.access.subjects import Role
 from tracelake.wire.message import MAX_BODY_BYTES, Message
-
-Role = Literal["reader", "writer", "admin"]
-ROLES: tuple[Role, ...] = ("reader", "writer", "admin")
-"""Rising: each has the rights of those before it."""
 
 Service = Literal["worker", "runner", "sink", "query", "gateway", "scheduler", "delivery", "supervisor", "monitor"]
 """A service that calls internal listeners; `wire/service/calls.py` lists the calls of each."""

@@ -9,9 +9,10 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
+from tracelake.domain.access.subjects import ROLES, Role
 from tracelake.errors import NotFound
 from tracelake.wire.calls.alert_calls import ALERT_CALLS
-from tracelake.wire.calls.call import LARGE_DAG_SECONDS, ROLES, Call, Role
+from tracelake.wire.calls.call import LARGE_DAG_SECONDS, Call
 from tracelake.wire.calls.identity_calls import IDENTITY_CALLS
 from tracelake.wire.calls.release_calls import RELEASE_CALLS
 from tracelake.wire.calls.run_calls import RUN_CALLS

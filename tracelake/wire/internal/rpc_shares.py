@@ -6,7 +6,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from tracelake.wire.message import Message, Number, Text
+from tracelake.wire.message import Message, Number, ShortText
 
 MAX_POOLS = 1000
 Count = Annotated[int, Meta(ge=0, le=1_000_000)]
@@ -16,7 +16,7 @@ Rate = Annotated[float, Meta(ge=0)]
 class PoolUse(Message, frozen=True):
     """What a worker does with a pool."""
 
-    pool: Text
+    pool: ShortText
     max_concurrency: Annotated[int, Meta(ge=1, le=1_000_000)]
     """Of the settings."""
     held: Count
@@ -30,7 +30,7 @@ class PoolUse(Message, frozen=True):
 
 
 class RpcSharesRequest(Message, frozen=True):
-    worker: Text
+    worker: ShortText
     """Of this process: another one never has the same."""
     number: Number
     """Rises with each request: one that arrives late is refused."""

@@ -8,7 +8,7 @@ from typing import Final
 
 import structlog
 
-from tracelake.domain.access.service_tokens import Listener, derive_token, prove_user
+from tracelake.domain.access.service_tokens import TokenListener, derive_token, prove_user
 from tracelake.errors import SettingsError
 from tracelake.settings import IdentitySettings
 from tracelake.wire.service.headers import ServiceUser
@@ -23,7 +23,7 @@ class ServiceToken:
     def __init__(self, identity: IdentitySettings) -> None:
         self._file = identity.service_token_file
         self._token = identity.service_token.get_secret_value() if identity.service_token else ""
-        self._derived: dict[Listener, str] = {}
+        self._derived: dict[TokenListener, str] = {}
         self._looked = 0.0
         if self._file is not None:
             self._token = _read(self._file)
@@ -33,7 +33,7 @@ class ServiceToken:
             hint = f"set it, or {missing}_file; `trace up` does, and `trace service-token create` makes a token"
             raise SettingsError(f"{missing} is not set", where=missing, hint=hint)
 
-    def for_listener(self, listener: Listener) -> str:
+    def for_listener(self, listener: TokenListener) -> str:
         """What this process sends there."""
         self._look()
         found = self._derived.get(listener)
@@ -41,7 +41,7 @@ class ServiceToken:
             found = self._derived[listener] = derive_token(self._token, listener)
         return found
 
-    def user_at(self, listener: Listener, subject: str) -> ServiceUser:
+    def user_at(self, listener: TokenListener, subject: str) -> ServiceUser:
         """The user of a call, as the Gateway names him to this listener."""
         self._look()
         proof = "" if listener == "dispatcher" else prove_user(self._token, subject, listener, time.time())

@@ -9,7 +9,7 @@ from uuid import UUID
 
 import msgspec
 
-from tracelake.wire.message import Attempt, Fenced, LongText, Message, Number, Text
+from tracelake.wire.message import AttemptNumber, Fenced, LongText, Message, Number, ShortText
 
 MAX_BATCHES = 1_000
 
@@ -17,13 +17,13 @@ MAX_BATCHES = 1_000
 class BufferPublishRequest(Fenced, frozen=True):
     """Both revisions of the contract in one (S2)."""
 
-    batch_uri: Text
+    batch_uri: ShortText
     dataset_uuid: UUID | None = None
     dataset_version: UUID | None = None
     record_count: Number | None = None
-    content_type: Text = "application/jsonl"
+    content_type: ShortText = "application/jsonl"
     batch_size_bytes: Number | None = None
-    dedupe_scope: Text | None = None
+    dedupe_scope: ShortText | None = None
 
 
 class BufferPublishAnswer(Message, frozen=True):
@@ -38,7 +38,7 @@ class BufferRecord(Message, frozen=True):
     dataset_uuid: UUID
     dataset_version: UUID
     task_id: UUID
-    attempt: Attempt
+    attempt: AttemptNumber
     batch_uri: str
     folder: str
     """The folder of this attempt's batches: nothing outside of it is read for it."""

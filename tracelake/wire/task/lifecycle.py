@@ -14,7 +14,7 @@ from uuid import UUID, uuid5
 import msgspec
 
 from tracelake.domain.text.redaction import redact_tokens
-from tracelake.wire.message import Attempt, Fenced, Message, Number, Text
+from tracelake.wire.message import AttemptNumber, Fenced, Message, Number, ShortText
 
 MAX_CLAIMS = 100
 TaskStatus = Literal["Queued", "Running", "Completed", "Failed", "Canceled"]
@@ -22,7 +22,7 @@ TaskStatus = Literal["Queued", "Running", "Completed", "Failed", "Canceled"]
 
 class ClaimRequest(Message, frozen=True):
     task_id: UUID
-    worker_id: Text
+    worker_id: ShortText
     claim_id: UUID | None = None
     """Chosen by the worker, the same in a retry: a claim whose answer was lost is then answered again, and not taken
     for another worker's."""
@@ -32,7 +32,7 @@ class ClaimBatchRequest(Message, frozen=True):
     """Several claims of one worker, answered together and in their order."""
 
     task_ids: Annotated[list[UUID], msgspec.Meta(min_length=1, max_length=MAX_CLAIMS)]
-    worker_id: Text
+    worker_id: ShortText
     claim_id: UUID | None = None
 
     def one_by_one(self) -> list[ClaimRequest]:
@@ -80,7 +80,7 @@ class ScopeRef(Message, frozen=True):
     """Which part of the trigger's dataset this task is for; all empty: all of it."""
 
     cursor: Number | None = None
-    partition_key: Text | None = None
+    partition_key: ShortText | None = None
     start: Number | None = None
     end: Number | None = None
 
@@ -129,7 +129,7 @@ class FireRef(Message, frozen=True, omit_defaults=True):
 
 class TaskPayload(Message, frozen=True):
     task_id: UUID
-    attempt: Attempt
+    attempt: AttemptNumber
     job: JobRef
     operator: str
     config: Mapping[str, Any]
@@ -171,7 +171,7 @@ class FetchAnswer(TaskPayload, frozen=True, kw_only=True):
 
 
 class Claimed(Message, frozen=True, tag_field="status", tag="Claimed"):
-    attempt: Attempt
+    attempt: AttemptNumber
     lease_token: UUID
     lease_expires_at: datetime
     capability_token: str
@@ -197,7 +197,7 @@ class TaskProgress(Message, frozen=True, omit_defaults=True):
 
     done: Number | None = None
     total: Number | None = None
-    message: Text | None = None
+    message: ShortText | None = None
 
 
 class HeartbeatRequest(Fenced, frozen=True):

@@ -16,7 +16,7 @@ import msgspec
 
 from tracelake.domain.access.object_names import Folder, ObjectName
 from tracelake.errors import InvalidRequest
-from tracelake.wire.message import Message, Number, Text
+from tracelake.wire.message import Message, Number, ShortText
 
 MARKER: Final = "_SUCCESS"
 NUMBER: Final = "block_number"
@@ -26,18 +26,18 @@ ADDRESS: Final = "address"
 
 
 class FileEntry(Message, frozen=True):
-    name: Text
+    name: ShortText
     """Within the attempt's folder."""
     rows: Number
     bytes: Number
-    sha256: Text
+    sha256: ShortText
     numbers: tuple[int, int] | None = None
     """The least and the greatest block number in it, if its writer knows: a query for others does not open it."""
 
 
 class ColumnEntry(Message, frozen=True):
-    name: Text
-    type: Text
+    name: ShortText
+    type: ShortText
     """As Arrow writes it."""
 
 

@@ -10,7 +10,7 @@ from uuid import UUID
 import msgspec
 
 from tracelake.domain.text.redaction import redact_tokens
-from tracelake.wire.message import ErrorCode, Fenced, LongText, Message, Number, Text
+from tracelake.wire.message import ErrorCode, Fenced, LongText, Message, Number, ShortText
 from tracelake.wire.task.lifecycle import MAX_CLAIMS, TaskProgress
 
 Summary = Annotated[bytes, msgspec.Meta(min_length=1, max_length=2048)]
@@ -26,7 +26,7 @@ class EventBody(Message, frozen=True):
     dataset_uuid: UUID
     dataset_version: UUID
     cursor: Number | None = None
-    partition_key: Text | None = None
+    partition_key: ShortText | None = None
     start: Number | None = None
     end: Number | None = None
 
@@ -36,11 +36,11 @@ class InvalidationBody(Message, frozen=True):
 
     dataset_uuid: UUID
     dataset_version: UUID
-    reason: Text
+    reason: ShortText
     start: Number | None = None
     end: Number | None = None
-    partition_key: Text | None = None
-    cause: Text | None = None
+    partition_key: ShortText | None = None
+    cause: ShortText | None = None
     """What it follows from, such as the hash of the block that took over. A task that runs long must say it: its next
     reorg of the same range is another one only by its cause."""
 
@@ -88,18 +88,18 @@ class OutputBody(Message, frozen=True):
     dataset_uuid: UUID
     dataset_version: UUID
     output_index: Number | None = None
-    location: Text | None = None
+    location: ShortText | None = None
     cursor: Number | None = None
-    partition_key: Text | None = None
+    partition_key: ShortText | None = None
     start: Number | None = None
     end: Number | None = None
     row_count: Number | None = None
     bytes: Number | None = None
-    schema_hash: Text | None = None
+    schema_hash: ShortText | None = None
     files: list[Mapping[str, Any]] = []
     over: Number | None = None
     """The dataset's last commit when what this replaces was read: refused if any of that was committed later."""
-    column_hashes: dict[Text, Text] | None = None
+    column_hashes: dict[ShortText, ShortText] | None = None
     """Of each column of the partition's files, by its name in small letters: equal hashes, equal values in the same
     order. Jobs that read none of the columns that changed use their files again. None: not known."""
     addresses: Summary | None = None
@@ -109,16 +109,16 @@ class OutputBody(Message, frozen=True):
 
 class StorageRef(Message, frozen=True):
     scheme: Literal["s3"]
-    bucket: Text
-    prefix: Text
-    glob: Text = "*.parquet"
+    bucket: ShortText
+    prefix: ShortText
+    glob: ShortText = "*.parquet"
 
 
 class PublishedBody(Message, frozen=True):
     dataset_uuid: UUID
     dataset_version: UUID
     storage_ref: StorageRef
-    config_hash: Text | None = None
+    config_hash: ShortText | None = None
     range_start: Number | None = None
     range_end: Number | None = None
 

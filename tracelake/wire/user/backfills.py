@@ -9,7 +9,7 @@ from uuid import UUID
 from msgspec import Meta
 
 from tracelake.wire.message import Message
-from tracelake.wire.user.fields import Edge, Text
+from tracelake.wire.user.fields import Edge, PlainText
 
 MAX_GAPS = 1000
 MAX_BUDGET = 2**53
@@ -17,7 +17,7 @@ GapState = Literal["missing", "pending", "failed"]
 
 
 class GapsQuery(Message, frozen=True):
-    of: Text
+    of: PlainText
     """A dataset, a DAG, or `DAG.JOB`."""
     limit: Annotated[int, Meta(ge=1, le=MAX_GAPS)] = 100
     """Of gaps for each input; counts are of all."""
@@ -71,7 +71,7 @@ class BackfillBudget(Message, frozen=True):
 
 
 class BackfillRequest(Message, frozen=True):
-    job: Text | None = None
+    job: PlainText | None = None
     """None: the only manual source of the DAG; without a range, all of its jobs."""
     start: Edge | None = None
     end: Edge | None = None

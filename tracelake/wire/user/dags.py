@@ -10,7 +10,7 @@ from msgspec import Meta
 
 from tracelake.domain.event import MAX_CURSOR
 from tracelake.wire.message import Message
-from tracelake.wire.user.fields import Edge, Text
+from tracelake.wire.user.fields import Edge, PlainText
 from tracelake.wire.user.limits import LimitUse
 
 
@@ -152,7 +152,7 @@ class TriggerRequest(Message, frozen=True):
     """At most one of cursor, partition and range; none of them: something is new."""
 
     cursor: Annotated[int, Meta(ge=0, le=MAX_CURSOR)] | None = None
-    partition: Text | None = None
+    partition: PlainText | None = None
     start: Edge | None = None
     end: Edge | None = None
     request_id: UUID | None = None

@@ -7,16 +7,16 @@ from typing import Any
 from uuid import UUID
 
 from tracelake.wire.message import Message
-from tracelake.wire.user.fields import Edge, Limit, Name, Text
+from tracelake.wire.user.fields import Edge, Limit, Name, PlainText
 
 
 class InvalidateRequest(Message, frozen=True):
     """Of a range, with both its ends, or of a partition with a label."""
 
-    reason: Text
+    reason: PlainText
     start: Edge | None = None
     end: Edge | None = None
-    partition: Text | None = None
+    partition: PlainText | None = None
     request_id: UUID | None = None
 
 

@@ -18,7 +18,7 @@ Limit = Annotated[int, Meta(ge=1, le=MAX_PAGE)]
 
 
 # Postgres' text holds no NUL.
-Text = Annotated[str, Meta(min_length=1, max_length=1000, pattern="^[^\\x00]*$")]
+PlainText = Annotated[str, Meta(min_length=1, max_length=1000, pattern="^[^\\x00]*$")]
 
 
 Name = Annotated[str, Meta(pattern="^[a-z][a-z0-9_]{0,127}$")]

@@ -8,7 +8,8 @@ from uuid import UUID
 
 from msgspec import Meta
 
-from tracelake.wire.calls.call import Role, Service
+from tracelake.domain.access.subjects import Role
+from tracelake.wire.calls.call import Service
 from tracelake.wire.message import Message
 from tracelake.wire.user.fields import Name
 

@@ -10,7 +10,7 @@ from msgspec import Meta
 
 from tracelake.wire.message import Message
 from tracelake.wire.user.diff import TypeChange
-from tracelake.wire.user.fields import Text
+from tracelake.wire.user.fields import PlainText
 
 MAX_DAGS = 100
 Cause = Literal["added", "removed", "edited", "upstream", "metadata", "unchanged"]
@@ -91,7 +91,7 @@ class Plan(Message, frozen=True):
 class ReleaseRequest(Message, frozen=True):
     dags: Annotated[list[str], Meta(min_length=1, max_length=MAX_DAGS)]
     """The YAML of each DAG that changes."""
-    plan: Text | None = None
+    plan: PlainText | None = None
     """The hash of the plan that this carries out; it is refused if anything has changed since."""
     when_ready: bool = False
     """Promote it as soon as it is ready."""

@@ -11,9 +11,9 @@ from msgspec import Meta
 from tracelake.wire.message import Message
 from tracelake.wire.task.lifecycle import TaskProgress, TaskStatus
 from tracelake.wire.user.datasets import DeadBatchRow
-from tracelake.wire.user.fields import IdPrefix, Limit, Name, Text
+from tracelake.wire.user.fields import IdPrefix, Limit, Name, PlainText
 
-Fault = Literal["job", "platform"]
+FailureFault = Literal["job", "platform"]
 
 
 class LogsQuery(Message, frozen=True):
@@ -69,7 +69,7 @@ class TaskRow(Message, frozen=True):
     worker: str | None
     reason: str | None
     """Why it failed or was canceled."""
-    fault: Fault | None
+    fault: FailureFault | None
     """Of a failed task: whose fault the last failure was."""
     dead_batches: int
     """Of what it published: batches that the sink refused."""
@@ -95,7 +95,7 @@ class AttemptRow(Message, frozen=True):
     started_at: datetime
     ended_at: datetime | None
     outcome: str | None
-    fault: Fault | None
+    fault: FailureFault | None
     """Of a failure: whose it was. One of the platform's does not count against `max_attempts`."""
     late: bool
     error: str | None
@@ -169,7 +169,7 @@ class TaskDetail(Message, frozen=True):
     platform_failures: int
     skipped_attempts: int
     max_platform_failures: int
-    fault: Fault | None
+    fault: FailureFault | None
     timeout_seconds: int | None
     dedupe_key: str | None
     partitions: list[str] | None
@@ -212,7 +212,7 @@ class RetryAnswer(Message, frozen=True):
 
 
 class CancelRequest(Message, frozen=True):
-    reason: Text
+    reason: PlainText
 
 
 class CancelAnswer(Message, frozen=True):
@@ -231,7 +231,7 @@ class ManyTasksRequest(Message, frozen=True):
 
 
 class CancelManyRequest(ManyTasksRequest, frozen=True):
-    reason: Text = "canceled manually"
+    reason: PlainText = "canceled manually"
     status: TaskStatus | None = None
 
 

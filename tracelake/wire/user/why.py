@@ -7,15 +7,15 @@ from typing import Literal
 from uuid import UUID
 
 from tracelake.wire.message import Message
-from tracelake.wire.user.fields import Text
+from tracelake.wire.user.fields import PlainText
 
 
 class WhyQuery(Message, frozen=True):
     """`task`, or `dataset`; with `partition`, that one of the dataset."""
 
     task: UUID | None = None
-    dataset: Text | None = None
-    partition: Text | None = None
+    dataset: PlainText | None = None
+    partition: PlainText | None = None
 
 
 class Step(Message, frozen=True):

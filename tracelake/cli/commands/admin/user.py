@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tracelake.cli.options import Home, Json, Yes
-from tracelake.wire.calls.call import Role
+from tracelake.domain.access.subjects import Role
 
 if TYPE_CHECKING:
     from tracelake.wire.user.identity import UserRow

@@ -11,9 +11,9 @@ import typer
 
 from tracelake.cli import printing
 from tracelake.cli.options import Home, Json, settings_of
+from tracelake.domain.access.subjects import Role
 from tracelake.domain.text.escape_controls import on_one_line
 from tracelake.errors import ServiceUnavailable, SetupError, Unauthenticated
-from tracelake.wire.calls.call import Role
 
 if TYPE_CHECKING:
     from tracelake.settings import Settings

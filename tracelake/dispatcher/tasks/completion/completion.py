@@ -19,7 +19,7 @@ from tracelake.domain.task import TaskState
 from tracelake.errors import InvalidRequest
 from tracelake.ports import ObjectStore
 from tracelake.wire.task.outputs import CompleteRequest
-from tracelake.wire.user.tasks import Fault
+from tracelake.wire.user.tasks import FailureFault
 
 
 class Completion(NamedTuple):
@@ -35,7 +35,7 @@ class Completion(NamedTuple):
     schemas: Mapping[UUID, Schema]
     has_effects: bool
     """Whether it changes more than the statement of its batch does: commits, published ranges, invalidations."""
-    fault: Fault | None
+    fault: FailureFault | None
     """Whose fault a failure was."""
 
     @property
@@ -87,7 +87,7 @@ def completion_of(request: CompleteRequest, claims: Claims, schemas: Mapping[UUI
     )
 
 
-def _fault(request: CompleteRequest) -> Fault:
+def _fault(request: CompleteRequest) -> FailureFault:
     return "platform" if is_platform_fault(request.error_code or None, retryable=request.retryable) else "job"
 
 

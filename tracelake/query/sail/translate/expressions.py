@@ -28,7 +28,7 @@ from tracelake.query.sail.translate.calls import REWRITTEN, date_part
 from tracelake.query.sail.translate.places import check_frame, has_one_meaning, is_pattern, only_selects
 from tracelake.query.sail.translate.rewrites import call, comparable, kept
 from tracelake.query.sail.translate.same_functions import FIRST, IN_ORDER, SAME
-from tracelake.query.sail.translate.scopes import Scope
+from tracelake.query.sail.translate.scopes import QueryScope
 from tracelake.query.sail.translate.types import NotOnSail, decimal, family, whole_type, wider
 
 COMPARISONS: Final = (exp.EQ, exp.NEQ, exp.GT, exp.GTE, exp.LT, exp.LTE, exp.NullSafeEQ, exp.NullSafeNEQ)
@@ -43,7 +43,7 @@ CHOICES: Final = frozenset(CHOSEN_FROM)
 class Expressions:
     """The expressions of one SELECT. `query` gives a query inside of an expression, and the types of its columns."""
 
-    def __init__(self, scope: Scope, query: Callable[[Any, Scope], tuple[Any, list[str]]]) -> None:
+    def __init__(self, scope: QueryScope, query: Callable[[Any, QueryScope], tuple[Any, list[str]]]) -> None:
         self.scope = scope
         self._query = query
 

@@ -11,7 +11,7 @@ from sqlglot import exp
 from tracelake.domain.sql.clock import is_clock_column
 from tracelake.query.sail.translate.types import NotOnSail
 
-Columns = Sequence[tuple[str, str]]
+TypedColumns = Sequence[tuple[str, str]]
 """Names and types. A column that the query does not name has no name."""
 CLOCKS: Final = {"current_date": "date", "current_timestamp": "timestamp"}
 
@@ -29,14 +29,14 @@ class Budget:
 
 
 @dataclass
-class Scope:
+class QueryScope:
     """What names mean in one SELECT."""
 
-    ctes: Mapping[str, Columns]
-    outer: Scope | None = None
+    ctes: Mapping[str, TypedColumns]
+    outer: QueryScope | None = None
     budget: Budget = field(default_factory=Budget)
-    sources: list[tuple[str, Columns]] = field(default_factory=list)
-    hidden: list[tuple[str, Columns]] = field(default_factory=list)
+    sources: list[tuple[str, TypedColumns]] = field(default_factory=list)
+    hidden: list[tuple[str, TypedColumns]] = field(default_factory=list)
     """The right sides of semi joins, which only their conditions read."""
     using: set[str] = field(default_factory=set)
     aliases: dict[str, tuple[Any, str]] = field(default_factory=dict)
@@ -76,7 +76,7 @@ class Scope:
         return columns
 
     def _found(self, qualifier: list[str], name: str) -> list[str]:
-        sources: Iterable[tuple[str, Columns]] = [*self.sources, *self.hidden]
+        sources: Iterable[tuple[str, TypedColumns]] = [*self.sources, *self.hidden]
         types = [
             type_
             for source, columns in sources

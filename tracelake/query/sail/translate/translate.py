@@ -20,7 +20,7 @@ from tracelake.query.checked_query import Relation
 from tracelake.query.sail.translate.expressions import KEYS, Expressions
 from tracelake.query.sail.translate.nesting import refuse_nested
 from tracelake.query.sail.translate.places import refuse_merged_lists
-from tracelake.query.sail.translate.scopes import Columns, Scope
+from tracelake.query.sail.translate.scopes import QueryScope, TypedColumns
 from tracelake.query.sail.translate.types import WHOLES, NotOnSail, family, wider
 
 SELECT_PARTS: Final = frozenset({
@@ -62,7 +62,7 @@ def _translated(checked: CheckedSql, relations: Mapping[str, Relation]) -> ForSa
         name.casefold(): [(item.name, item.type) for item in relation.columns] for name, relation in relations.items()
     }
     tree: Any = checked.tree.copy()
-    columns = _query(tree, Scope(tables))
+    columns = _query(tree, QueryScope(tables))
     if any(not name for name, _ in columns):
         raise NotOnSail("names", "a column without a name")
     if any(type_ == "void" for _, type_ in columns):
@@ -91,7 +91,7 @@ def _without_casts(node: Any) -> Any:
     return copy
 
 
-def _query(tree: Any, scope: Scope) -> Columns:
+def _query(tree: Any, scope: QueryScope) -> TypedColumns:
     """Rewrite a query, and return its columns."""
     if tree.args.get("with_") is not None:
         scope = _with(tree.args["with_"], scope)
@@ -101,18 +101,18 @@ def _query(tree: Any, scope: Scope) -> Columns:
     if isinstance(tree, exp.SetOperation):
         return _combined(tree, scope)
     if isinstance(tree, exp.Select):
-        return _select(tree, Scope(scope.ctes, scope.outer, scope.budget))
+        return _select(tree, QueryScope(scope.ctes, scope.outer, scope.budget))
     raise NotOnSail("syntax", type(tree).__name__)
 
 
-def _with(given: exp.With, scope: Scope) -> Scope:
+def _with(given: exp.With, scope: QueryScope) -> QueryScope:
     for cte in given.expressions:
         columns = _renamed(_query(cte.this, scope), cte.args.get("alias"))
         scope = replace(scope, ctes={**scope.ctes, cte.alias.casefold(): columns})
     return scope
 
 
-def _combined(tree: exp.SetOperation, scope: Scope) -> Columns:
+def _combined(tree: exp.SetOperation, scope: QueryScope) -> TypedColumns:
     """Both arms of a UNION, INTERSECT or EXCEPT have the same types."""
     _only(tree, {"with_", "this", "expression", "distinct", "order", "limit", "offset"})
     left, right = _query(tree.left, scope), _query(tree.right, scope)
@@ -123,7 +123,7 @@ def _combined(tree: exp.SetOperation, scope: Scope) -> Columns:
         raise NotOnSail("syntax", "all")  # Sail returns other numbers of equal rows
     if tree.args.get("distinct"):
         _refuse_others_as_keys(columns)
-    inner = Expressions(Scope(scope.ctes, budget=scope.budget, sources=[("", columns)]), _inner)
+    inner = Expressions(QueryScope(scope.ctes, budget=scope.budget, sources=[("", columns)]), _inner)
     _order(tree, inner)
     return columns
 
@@ -134,7 +134,7 @@ def _shared(first: str, second: str) -> str:
     raise NotOnSail("types", "arms")
 
 
-def _select(tree: exp.Select, scope: Scope) -> Columns:
+def _select(tree: exp.Select, scope: QueryScope) -> TypedColumns:
     _only(tree, SELECT_PARTS)
     _write_windows(tree)
     inner = Expressions(scope, _inner)
@@ -169,7 +169,7 @@ def _write_windows(tree: exp.Select) -> None:
     tree.set("windows", None)
 
 
-def _write_qualify(tree: exp.Select, columns: Columns) -> None:
+def _write_qualify(tree: exp.Select, columns: TypedColumns) -> None:
     """Write a QUALIFY, which Sail has not, as a column of a subquery and a WHERE around it."""
     names = [name for name, _ in columns]
     if not all(names) or len({name.casefold() for name in names}) < len(names) or tree.args.get("distinct"):
@@ -186,9 +186,9 @@ def _write_qualify(tree: exp.Select, columns: Columns) -> None:
     tree.set("where", exp.Where(this=exp.column(KEPT, table=KEPT, quoted=True)))
 
 
-def _inner(tree: Any, scope: Scope) -> tuple[Any, list[str]]:
+def _inner(tree: Any, scope: QueryScope) -> tuple[Any, list[str]]:
     """Rewrite a query inside of an expression."""
-    columns = _query(tree, Scope(scope.ctes, scope, scope.budget))
+    columns = _query(tree, QueryScope(scope.ctes, scope, scope.budget))
     return tree, [type_ for _, type_ in columns]
 
 
@@ -213,7 +213,7 @@ def _join(join: exp.Join, inner: Expressions) -> None:
         join.set("on", inner.condition(join.args["on"]))
 
 
-def _source(part: Any, scope: Scope) -> tuple[str, Columns]:
+def _source(part: Any, scope: QueryScope) -> tuple[str, TypedColumns]:
     """Return the name and columns of what is in a FROM."""
     if isinstance(part, exp.Table):
         _only(part, {"this", "alias"})
@@ -222,12 +222,12 @@ def _source(part: Any, scope: Scope) -> tuple[str, Columns]:
             raise NotOnSail("names", part.name)
         return part.alias_or_name.casefold(), _renamed(columns, part.args.get("alias"))
     if isinstance(part, exp.Subquery) and not isinstance(part.this, exp.Table):
-        fresh = Scope(scope.ctes, budget=scope.budget)
+        fresh = QueryScope(scope.ctes, budget=scope.budget)
         return part.alias.casefold(), _renamed(_query(part, fresh), part.args.get("alias"))
     raise NotOnSail("syntax", type(part).__name__)
 
 
-def _renamed(columns: Columns, alias: Any) -> Columns:
+def _renamed(columns: TypedColumns, alias: Any) -> TypedColumns:
     names = [column.name for column in alias.columns] if alias is not None else []
     if not names:
         return columns
@@ -236,7 +236,7 @@ def _renamed(columns: Columns, alias: Any) -> Columns:
     return [(name, type_) for name, (_, type_) in zip(names, columns, strict=True)]
 
 
-def _outputs(tree: exp.Select, inner: Expressions) -> Columns:
+def _outputs(tree: exp.Select, inner: Expressions) -> TypedColumns:
     columns: list[tuple[str, str]] = []
     outputs: list[Any] = []
     for output in tree.expressions:
@@ -253,7 +253,7 @@ def _outputs(tree: exp.Select, inner: Expressions) -> Columns:
     return columns
 
 
-def _starred(output: Any, scope: Scope, outputs: list[Any]) -> list[tuple[str, str]]:
+def _starred(output: Any, scope: QueryScope, outputs: list[Any]) -> list[tuple[str, str]]:
     """Return the columns of a star. With an EXCEPT they are written down, since Sail has no such thing."""
     star = output.this if isinstance(output, exp.Column) else output
     columns = scope.all_columns(output.table.casefold() if isinstance(output, exp.Column) else "")
@@ -287,7 +287,7 @@ def _is_column(value: Any, name: str) -> bool:
     return isinstance(value, exp.Column) and value.name.casefold() == name.casefold()
 
 
-def _group(tree: exp.Select, inner: Expressions, columns: Columns) -> None:
+def _group(tree: exp.Select, inner: Expressions, columns: TypedColumns) -> None:
     group = tree.args.get("group")
     if group is None:
         return
@@ -295,7 +295,7 @@ def _group(tree: exp.Select, inner: Expressions, columns: Columns) -> None:
     group.set("expressions", [_key(item, inner, columns) for item in group.expressions])
 
 
-def _key(item: Any, inner: Expressions, columns: Columns) -> Any:
+def _key(item: Any, inner: Expressions, columns: TypedColumns) -> Any:
     """Return what is grouped by: an expression, the place of an output, or several sets of these.
 
     ROLLUP and CUBE have the empty set, for which Sail returns a row although there are none.
