@@ -26,7 +26,7 @@ from tests.support import ROOT
 from tests.support.systems.trace_up import SHORT_RUN, TraceUp, new_folder
 from tests.support.waiting import SECONDS, wait_until
 from tracelake.domain.access.object_names import Folder
-from tracelake.domain.access.service_tokens import LISTENERS, Listener, derive_token, prove_user
+from tracelake.domain.access.service_tokens import LISTENERS, TokenListener, derive_token, prove_user
 from tracelake.errors import TraceError
 from tracelake.runtime.process import PROCESSES
 from tracelake.settings import CredentialSettings, ObjectSettings
@@ -78,7 +78,7 @@ class Loot:
         listener = next((name for name in LISTENERS if name == call.listener), None)
         if listener is None or (self.name != "gateway" and not force):
             return {}
-        acting: Listener = "query" if listener == "dispatcher" else listener  # for which a proof would count
+        acting: TokenListener = "query" if listener == "dispatcher" else listener  # for which a proof would count
         return {PROOF: prove_user(self.token, ADMIN, acting, time.time())} if force or acting == listener else {}
 
     def url(self, listener: str) -> str:
