@@ -130,6 +130,18 @@ def types_of(module: ast.Module) -> set[str]:
     return classes | {name for name in names if name[0].isupper() and not name.isupper()}
 
 
+BY_NAME = re.compile(r"""\b(?:row|record)s?(?:\[-?\d+\])?\[["']""")
+OF_THE_STORE = ("adapters", "capability", "delivery", "dispatcher", "gateway", "scheduler", "sink", "store", "worker")
+
+
+def test_no_column_of_the_store_is_read_by_name() -> None:
+    """A row is a type, whose fields are compared with the columns of its statement."""
+    files = [path for folder in OF_THE_STORE for path in (ROOT / "tracelake" / folder).rglob("*.py")]
+    assert len(files) > 200
+    found = {path: BY_NAME.findall(path.read_text(encoding="utf-8")) for path in files}
+    assert [str(path.relative_to(ROOT)) for path, names in found.items() if names] == []
+
+
 UNCALLED = {
     "tracelake.domain.task.TRANSITIONS": "the table with which tests compare every statement that changes a state",
     "tracelake.store.signing_keys.revoke": "a verb for a leaked key",

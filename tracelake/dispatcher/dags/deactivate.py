@@ -17,7 +17,7 @@ from tracelake.dispatcher.sources.retire import retire_sources
 from tracelake.domain.task import TaskState
 from tracelake.errors import Conflict, NotFound
 from tracelake.runtime.crash_points import crash_point
-from tracelake.store.queries import Connection, fetch_rows, queries
+from tracelake.store.queries import Connection, fetch_column, fetch_rows, queries
 from tracelake.wire.user.dags import DeactivateAnswer
 
 TRIES = 5
@@ -64,11 +64,10 @@ async def withdraw(connection: Connection, org_id: UUID, dag_name: str) -> int:
 
 
 async def _active(connection: Connection, org_id: UUID, dag_name: str) -> UUID | None:
-    found = await connection.fetchrow(queries("dags")["find_active"], org_id, dag_name)
-    if found is None:
+    found: list[UUID | None] = await fetch_column(connection, queries("dags")["find_active"], org_id, dag_name)
+    if not found:
         raise NotFound(f"there is no DAG {dag_name!r}", where=dag_name, hint="`trace dag list` lists the DAGs")
-    active: UUID | None = found[0]
-    return active
+    return found[0]
 
 
 async def _refuse_read(connection: Connection, org_id: UUID, dag_name: str) -> None:

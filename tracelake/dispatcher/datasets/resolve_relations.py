@@ -199,7 +199,7 @@ async def files_of(
     sql = queries("relations")
     wanted = [(n, version, pin[1]) for n, pin in enumerate(new) for version in generations[pin]]
     numbers, versions, commits = (list(column) for column in zip(*wanted, strict=True))
-    columns = {record[0]: record[1] for record in await pool.fetch(sql["list_columns"], versions)}
+    columns = dict[UUID, Any](map(tuple, await pool.fetch(sql["list_columns"], versions)))
     partitions: dict[Pin, list[NumberedPartition]] = {pin: [] for pin in new}
     for partition in await fetch_rows(pool, sql["list_files"], NumberedPartition, numbers, versions, commits):
         pin = new[partition.n]
