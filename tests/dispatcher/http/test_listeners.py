@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import httpx
 import msgspec
@@ -165,13 +165,18 @@ def item(claimed: dict[str, Any], token: str | None = None, **more: Any) -> dict
     return {"capability_token": token or claimed["capability_token"], "completion": completion}
 
 
-async def test_a_buffer_publish_is_recorded_once_with_one_outbox_entry(listeners: Listeners) -> None:
+async def a_buffered_dataset(listeners: Listeners) -> UUID:
     dataset = listeners.chain.datasets["first"]
     await listeners.control.pool.execute(
         """UPDATE datasets SET storage = '{"kind": "buffered"}' WHERE id = $1""", dataset
     )
     place = "UPDATE dataset_versions SET storage_location = 'postgres_table:buffered.b_x' WHERE dataset_uuid = $1"
     await listeners.control.pool.execute(place, dataset)
+    return dataset
+
+
+async def test_a_buffer_publish_is_recorded_once_with_one_outbox_entry(listeners: Listeners) -> None:
+    dataset = await a_buffered_dataset(listeners)
     claimed = await listeners.claim()
     body: dict[str, Any] = {
         "dataset_uuid": str(dataset),
@@ -195,6 +200,20 @@ async def test_a_buffer_publish_is_recorded_once_with_one_outbox_entry(listeners
     assert (foreign.status_code, foreign.json()["error"]["where"]) == (403, "/batch_uri")
     entries = "SELECT count(*) FROM outbox WHERE kind = 'publish_buffer'"
     assert await listeners.control.pool.fetchval(entries) == 1
+
+
+async def test_only_an_attempt_that_may_still_write_publishes_a_batch(listeners: Listeners) -> None:
+    dataset = await a_buffered_dataset(listeners)
+    claimed = await listeners.claim()
+    uri = f"s3://trace-scratch/buffers/{dataset}/{claimed['task']['task_id']}/1/batch.jsonl"
+    listeners.control.objects.put(ObjectName.parse(uri), b"{}")
+    body: dict[str, Any] = {"dataset_uuid": str(dataset), "batch_uri": uri, "record_count": 1}
+    forged = await listeners.say("buffer-publish", claimed, **body, lease_token=str(uuid4()))
+    assert (forged.status_code, forged.json()["error"]["code"]) == (409, "lease_lost")
+    assert (await listeners.say("complete", claimed, status="Completed")).status_code == 200
+    late = await listeners.say("buffer-publish", claimed, **body)
+    assert (late.status_code, late.json()["error"]["code"]) == (409, "lease_lost")
+    assert await listeners.control.pool.fetchval("SELECT count(*) FROM outbox WHERE kind = 'publish_buffer'") == 0
 
 
 async def test_each_identity_is_accepted_by_its_own_api_only(listeners: Listeners) -> None:
