@@ -43,7 +43,7 @@ else:
     AsyncpgConnection = asyncpg.Connection
 
 
-class Connection(AsyncpgConnection):
+class PostgresConnection(AsyncpgConnection):
     """Asks for each built-in type once per process. It is for `connection_class` of asyncpg.
 
     asyncpg's own asks on every new connection for the types that it meets there, such as arrays of uuid, with a

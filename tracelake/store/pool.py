@@ -17,7 +17,7 @@ import asyncpg
 from asyncpg.pool import PoolConnectionProxy
 
 from tracelake.errors import NoConnection
-from tracelake.runtime.postgres import Connection
+from tracelake.runtime.postgres import PostgresConnection
 from tracelake.store.queries import queries
 
 QUERIES_A_CONNECTION = 50_000
@@ -34,7 +34,7 @@ class BoundedPool(asyncpg.Pool):
             max_queries=QUERIES_A_CONNECTION,
             max_inactive_connection_lifetime=IDLE_SECONDS,
             loop=None,
-            connection_class=Connection,
+            connection_class=PostgresConnection,
             record_class=asyncpg.Record,
             **options,
         )

@@ -11,7 +11,7 @@ from typing import Any, Final
 import asyncpg
 
 from tracelake.errors import DatabaseUnavailable
-from tracelake.runtime.postgres import Connection, listen
+from tracelake.runtime.postgres import PostgresConnection, listen
 
 CHANNEL: Final = "pgqueue"
 CONNECT_SECONDS: Final = 5.0
@@ -71,7 +71,7 @@ class Server:
                 return connection
         settings = {"application_name": "trace queue", "synchronous_commit": "off"}
         return await asyncpg.connect(
-            self._dsn, timeout=CONNECT_SECONDS, server_settings=settings, connection_class=Connection
+            self._dsn, timeout=CONNECT_SECONDS, server_settings=settings, connection_class=PostgresConnection
         )
 
 
