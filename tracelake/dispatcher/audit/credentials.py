@@ -15,7 +15,7 @@ from tracelake.domain.task import TaskState
 from tracelake.errors import LeaseLost
 from tracelake.runtime.coalesce import Coalesced
 from tracelake.runtime.metrics import Metrics
-from tracelake.store.queries import Queryable, queries
+from tracelake.store.queries import Queryable, fetch_column, queries
 from tracelake.store.tasks import Fence, fence_columns, is_over, not_current
 
 
@@ -38,8 +38,8 @@ async def store_credentials(database: Queryable, entries: Sequence[CredentialsEn
     """An entry for each attempt that is the current one and runs; for any other, why it gets nothing."""
     columns = [entry.origin for entry in entries], [entry.detail for entry in entries]
     fences = fence_columns([entry.fence for entry in entries])
-    records = await database.fetch(queries("audit")["store_credentials"], *fences, *columns)
-    return [_refusal(record["status"]) for record in records]
+    statuses = await fetch_column(database, queries("audit")["store_credentials"], *fences, *columns)
+    return [_refusal(status) for status in statuses]
 
 
 def _refusal(status: str | None) -> LeaseLost | None:
