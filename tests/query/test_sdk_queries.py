@@ -77,6 +77,8 @@ async def test_a_query_that_took_too_long_fails_the_attempt_and_not_the_task(
     ended = await query_result(system, claimed, language, tmp_path, code=code, script=script)
     assert (ended["status"], ended["retryable"]) == ("Failed", True), ended
     assert "(504 query_timeout)" in ended["error_message"]
+    later = (await system.ask("test|acme", "SELECT count(*) FROM orders")).json()
+    await system.audited(later["query_id"])  # rows are sent in the order of the queries
     rows = [row for row in await system.audit() if row["task_id"] == claimed.task.task_id]
     assert [row["code"] for row in rows] == ["query_timeout"], "it is not asked again by itself, for as long again"
 

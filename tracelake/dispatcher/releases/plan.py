@@ -114,7 +114,11 @@ async def _measure(database: Queryable, change: Change) -> _Known:
 
 async def _measure_built(database: Queryable, predicted: PredictedChanges) -> Mapping[UUID, GenerationSize]:
     blocks = await predict_blocks(database, predicted)
-    found = {generation: blocks.built(dataset) for dataset, generation in predicted.served.items()}
+    if blocks is None:
+        return {}
+    found = await asyncio.to_thread(
+        lambda: {generation: blocks.built(dataset) for dataset, generation in predicted.served.items()}
+    )
     known = {generation: _multirange(spans) for generation, spans in found.items() if spans is not None}
     if not known:
         return {}

@@ -6,6 +6,7 @@ comes or goes may be in what it reads; so do the tasks behind it.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from uuid import UUID
@@ -19,7 +20,7 @@ from tracelake.dispatcher.releases.predict_changes import (
     is_wired_as_before,
 )
 from tracelake.domain.dag.catalog import SAME
-from tracelake.domain.dag.hashes import listed_addresses, memo_hash
+from tracelake.domain.dag.hashes import canonical_json, listed_addresses, memo_hash
 from tracelake.domain.dag.model import DagInput
 from tracelake.domain.ranges import Range, merge
 from tracelake.store.queries import Queryable, Row, fetch_rows, queries
@@ -75,8 +76,12 @@ class PredictedBlocks:
         return None if blocks and not item.trigger else blocks  # read as a whole by every task
 
 
-async def predict_blocks(database: Queryable, changes: PredictedChanges) -> PredictedBlocks:
-    edits = [(job, address) for job, addresses in _edited_lists(changes) for address in addresses]
+async def predict_blocks(database: Queryable, changes: PredictedChanges) -> PredictedBlocks | None:
+    """None: no list was edited, so what is built is built everywhere."""
+    lists = await asyncio.to_thread(lambda: list(_edited_lists(changes)))
+    if not lists:
+        return None
+    edits = [(job, address) for job, addresses in lists for address in addresses]
     asked = [job for job, _ in edits], [address for _, address in edits]
     rows = await fetch_rows(database, queries("releases")["find_listed_blocks"], ListedBlocks, *asked) if edits else []
     spans: dict[UUID, list[Range]] = {}
@@ -89,6 +94,9 @@ async def predict_blocks(database: Queryable, changes: PredictedChanges) -> Pred
 def _edited_lists(changes: PredictedChanges) -> Iterable[tuple[UUID, Sequence[bytes]]]:
     """By job of the active version, the addresses that only one of the two lists has."""
     for written in {id(item.job): item for item in changes.written.values()}.values():
+        before = changes.former.get((written.member.new.dag.name, written.job.name))
+        if before is None or canonical_json(before.config) == canonical_json(written.job.config):
+            continue  # what follows parses its query
         former = _former(changes, written)
         listed = listed_addresses(written.job, operators().get(written.job.operator))
         if former is not None and listed is not None:

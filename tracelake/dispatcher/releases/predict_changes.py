@@ -18,7 +18,7 @@ from tracelake.domain.dag.catalog import SAME, ChangedFields
 from tracelake.domain.dag.hashes import config_hash, dataset_ids, job_hash, memo_hash
 from tracelake.domain.dag.model import DagInput, DeclaredDataset, ForeignDataset, Job, JobOutput
 from tracelake.domain.filter.tree import columns_of
-from tracelake.domain.ids import DatasetId
+from tracelake.domain.ids import DagName, DatasetId
 from tracelake.errors import BadInput
 from tracelake.store.queries import Row
 from tracelake.wire.task.markers import NUMBER
@@ -57,6 +57,8 @@ class PredictedChanges:
     served: Mapping[UUID, UUID]
     named: Mapping[str, UUID]
     """The datasets that members publish, by name."""
+    ids: Mapping[DagName, Mapping[JobOutput, DatasetId]]
+    """Of the outputs of each member, by its DAG."""
     known: dict[UUID, ChangedFields] = field(default_factory=dict)
 
     def of(self, dataset: UUID) -> ChangedFields:
@@ -117,7 +119,7 @@ class PredictedChanges:
         """None: it has one generation for good, or is not part of the change."""
         match item.upstream:
             case JobOutput():
-                found = dataset_ids(member.new.dag, self.change.org)[item.upstream]
+                found = self.ids[member.new.dag.name][item.upstream]
                 return found if found in self.written else None
             case ForeignDataset(name):
                 return self.named.get(str(name))
@@ -132,8 +134,9 @@ class PredictedChanges:
 def predict_changes(change: Change, former: Sequence[FormerJob], is_hashed: Callable[[UUID], bool]) -> PredictedChanges:
     written: dict[UUID, WrittenDataset] = {}
     named: dict[str, UUID] = {}
+    all_ids = {member.new.dag.name: dataset_ids(member.new.dag, change.org) for member in change.members}
     for member in change.members:
-        ids = dataset_ids(member.new.dag, change.org)
+        ids = all_ids[member.new.dag.name]
         for job in member.new.dag.jobs:
             for place, output in enumerate(job.outputs):
                 if output.dataset is None:
@@ -141,7 +144,7 @@ def predict_changes(change: Change, former: Sequence[FormerJob], is_hashed: Call
         named |= {str(item.name): ids[JobOutput(item.job, item.output)] for item in member.new.dag.publish}
     served = {pointer.dataset_uuid: pointer.dataset_version for pointer in change.pointers}
     jobs = {(job.dag_name, job.job_name): job for job in former}
-    return PredictedChanges(change, jobs, is_hashed, written, served, named)
+    return PredictedChanges(change, jobs, is_hashed, written, served, named, all_ids)
 
 
 def is_wired_as_before(member: Member, job: Job, former: FormerJob) -> bool:
