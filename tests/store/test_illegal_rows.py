@@ -134,7 +134,8 @@ def test_edges_are_live_while_their_dag_version_is_active(state: psycopg.Connect
     assert live() == set()
     insert(state, "dag_current_versions", LEGAL["dag_current_versions"])
     assert live() == {uid("job a")}
-    state.execute("UPDATE dag_current_versions SET dag_version_id = %s", (uid("newer"),))
+    change = "UPDATE dag_current_versions SET dag_version_id = %s WHERE org_id = %s"
+    state.execute(change, (uid("newer"), uid("org a")))
     assert live() == {uid("newer job")}
     state.execute("DELETE FROM dag_current_versions")
     assert live() == set()

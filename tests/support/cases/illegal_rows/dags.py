@@ -40,6 +40,7 @@ DAGS = [
         ("a DAG never serves another DAG's version", "version_of_same_dag", {"dag_name": "other"}),
         ("a DAG never serves another org's version", "version_of_same_dag", {"dag_version_id": uid("dag b")}),
     ),
+    *of("dags_behind", ("only an active DAG is behind", "dag_is_active", {"org_id": uid("org a")})),
     *of(
         "jobs",
         ("a version's jobs have different names", "name_once", {"name": "seed"}),

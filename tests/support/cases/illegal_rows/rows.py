@@ -79,6 +79,7 @@ LEGAL: dict[str, Row] = {
     "dag_versions": {"org_id": uid("org a"), "dag_name": "new", "yaml_hash": "h", "yaml": "y"},
     "deleted_versions": {"org_id": uid("org a"), "dag_version_id": uid("dag a"), "deleted_by": uid("user a")},
     "dag_current_versions": {"org_id": uid("org a"), "dag_name": "dag", "dag_version_id": uid("dag a")},
+    "dags_behind": {"org_id": uid("org b"), "dag_name": "dag"},
     "jobs": {
         "org_id": uid("org a"),
         "name": "new",
@@ -348,6 +349,7 @@ SEED = [row for letter in "ab" for row in tenant(letter)]
 
 
 SEED.append(a("service_tokens", id=uid("service token"), name="seed"))
+SEED.append(a("dag_current_versions", org_id=uid("org b"), dag_version_id=uid("dag b")))
 SEED[9] = a("dataset_versions", id=uid("version a"), config_hash="seed")
 
 # Task rows, by what has happened to them.
