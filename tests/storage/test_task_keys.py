@@ -10,7 +10,7 @@ import pickle
 import subprocess
 import sys
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -126,6 +126,20 @@ async def test_who_does_not_know_the_secret_reads_no_keys_and_cannot_make_any_up
             await asyncio.to_thread(replace(running.source, task="another.1"))
         with pytest.raises(CredentialsUnavailable, match="does not answer"):
             await asyncio.to_thread(replace(running.source, port=1))
+
+
+async def test_a_caller_that_names_no_task_is_disconnected(
+    seaweedfs: SeaweedFS, state_db: str, queue_db: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(task_keys, "LINE_SECONDS", 0.1)
+    async with attempt(seaweedfs, (state_db, queue_db), tmp_path) as running:
+        for sent in (b"", b"half a na", b"x" * 10_000):
+            reader, writer = await asyncio.open_connection(running.source.host, running.source.port)
+            writer.write(sent)
+            with suppress(ConnectionError):
+                assert await reader.read() == b""
+            writer.close()
+        assert (await asyncio.to_thread(running.source)).session_token, "others are served"
 
 
 async def test_a_store_asks_for_new_keys_before_its_own_end_and_not_for_each_call(

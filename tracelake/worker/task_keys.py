@@ -36,6 +36,8 @@ SOON: Final = timedelta(minutes=6)
 OUTAGE_SECONDS: Final = 240.0
 """How long the Dispatcher or STS may be away before a call of the store fails, and with it the attempt."""
 ANSWER_SECONDS: Final = OUTAGE_SECONDS + 120.0
+LINE_SECONDS: Final = 10.0
+"""A caller that sends nothing for so long is disconnected."""
 NONCE_BYTES: Final = 12
 _LONGEST_LINE: Final = 256
 
@@ -115,8 +117,9 @@ class TaskKeys:
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            with suppress(OSError, ValueError):
-                name = (await reader.readline()).decode("latin1").strip()
+            with suppress(OSError, ValueError):  # a time that is over is an OSError
+                async with asyncio.timeout(LINE_SECONDS):
+                    name = (await reader.readline()).decode("latin1").strip()
                 attempt = self._attempts.get(name)
                 if attempt is not None:
                     writer.write(_encrypted(attempt.secret, name, await attempt.answer(self._tasks)))
