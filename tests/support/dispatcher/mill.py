@@ -17,9 +17,10 @@ from tests.support.dispatcher.releases import promoted
 from tests.support.dispatcher.run_tasks import caught_up, settle
 from tests.support.verbs import retry_task, trigger
 from tracelake.dispatcher.control import Control
+from tracelake.dispatcher.flow.apply_pressure import ApplyPressure
 from tracelake.dispatcher.maintenance.reconcile import Reconciler
 from tracelake.errors import Conflict
-from tracelake.settings import RUNTIMES, LoopSettings
+from tracelake.settings import RUNTIMES, FlowSettings, LoopSettings
 
 T = TypeVar("T")
 READER = """
@@ -98,6 +99,15 @@ class MillMachine(RuleBasedStateMachine):
         self.do(caught_up(self.control))
 
     @rule()
+    def release_held(self) -> None:
+        """What waits for paused jobs is released, moved or dropped."""
+        self.do(self._release_held())
+
+    async def _release_held(self) -> None:
+        while await ApplyPressure(self.control.pool, self.control.after_commit, FlowSettings()).once():
+            pass
+
+    @rule()
     def lose(self) -> None:
         """Outbox entries vanish, as if a row had been deleted by hand."""
         self.do(self.control.pool.execute("DELETE FROM outbox WHERE status = 'Pending'"))
@@ -114,11 +124,12 @@ class MillMachine(RuleBasedStateMachine):
         raise NotImplementedError
 
     async def run_all(self, **how: Any) -> None:
-        """What is lost is found, what failed is retried, and everything runs."""
+        """What is lost is found, what is held released, what failed is retried, and everything runs."""
         pool = self.control.pool
         while True:
             await Reconciler(pool, self.control.queue, RUNTIMES, self.control.after_commit.outbox, SETTINGS).once()
             await pool.execute("UPDATE catch_ups SET due_at = now()")
+            await self._release_held()
             ran = await settle(self.control, **how)
             for failed in await self._failed():
                 await retry_task(self.control, self.org.id, failed)
