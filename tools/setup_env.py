@@ -77,7 +77,7 @@ os._exit(code if code >= 0 else 128 - code)
 """
 # What no process of ours imports is not compiled: a third of the time for all of the benefit.
 NOT_COMPILED = (
-    r"/site-packages/((pip|setuptools|mypyc?|botocore|docutils|sympy|mpmath|networkx|cfnlint|nicegui|mkdocs"
+    r"/site-packages/((pip|setuptools|mypyc?|botocore|docutils|sympy|mpmath|networkx|cfnlint|mkdocs"
     r"|pyspark/(ml|mllib|pandas|streaming))/|(.+/)?(tests?|testing|lexers|examples)/)"
 )
 # Of the user's own pip and uv settings, those that would put packages elsewhere or change what is installed.
