@@ -76,6 +76,7 @@ NO_NAMES: Final = {
     *("set_user_role.role", "add_user.role", "create_token.role"),  # reader, writer or admin
     *("list_outbox.before", "list_audit.before"),  # places in lists, not ids of rows
     *("create_service_token.name", "create_role.name", "create_org.name", "create_org.org", "create_org.admin"),
+    *("list_dead_messages.queue", "redrive_messages.queue", "redrive_messages.ids"),  # for platform admins
     "set_org_limits.limits",  # numbers by the names of limits
     "add_user.subject",  # a subject is of one organisation, so that it must be refused: see test_identity
 }

@@ -24,6 +24,7 @@ PATH = {
     "request": MISSING,
     "task": MISSING,
     "dataset": "shop_orders",
+    "queue": "tasks-ecs_platform",
     "publish": MISSING,
     "bundle": MISSING,
     "alert": "whales",
@@ -41,8 +42,11 @@ PATH = {
 }
 HERE = [call for call in CALLS.values() if call.service == "dispatcher"]
 """Those of the delivery process and of the Query service are tested in their folders."""
-OWN = {"deploy", "revoke_token", "show_org", "show_org_limits", "set_org_limits", "revoke_service_token", "set_secret"}
-"""Their names are the caller's own; organisations and services are for platform admins, who see all of them."""
+OWN = {
+    *("deploy", "revoke_token", "show_org", "show_org_limits", "set_org_limits", "revoke_service_token", "set_secret"),
+    "redrive_messages",
+}
+"""Their names are the caller's own; organisations, services and queues are for platform admins, who see all of them."""
 REAL = {"dag", "task", "dataset", "user", "role", "alert", "channel"}
 """Parts of paths of which `filled` makes an object."""
 BODIES: dict[str, Any] = {

@@ -17,7 +17,7 @@ class LoopThread:
 
     def __init__(self) -> None:
         self._started = threading.Event()
-        self._thread = threading.Thread(target=self._run)
+        self._thread = threading.Thread(target=self._run, daemon=True)  # one that is not closed does not keep pytest
         self._thread.start()
         self._started.wait()
 

@@ -1,66 +1,71 @@
-"""`trace queue` on every adapter: what was given up is listed, and sent again."""
+"""`trace queue`: what was given up is listed, and sent again."""
 
 from __future__ import annotations
 
-import asyncio
-
 import pytest
-from pydantic import SecretStr
 
-from tests.support.queues import look, outgoing, release_message, sqs_settings
-from tests.support.systems.command_line import Trace
-from tracelake.lite.home import Home
-from tracelake.settings import QueueSettings, Settings, load_settings
-from tracelake.wiring import open_queue
+from tests.support.queues import look, outgoing, release_message
+from tests.support.systems.command_line import Running, Trace
+from tracelake.domain.flow.tiers import BUFFER_QUEUE
+from tracelake.ports import Queue
+from tracelake.store.first_start import FIRST_ADMIN
+
+pytestmark = pytest.mark.usefixtures("platform_admin")
 
 TASKS = "tasks-ecs_platform"
 HOSTILE = b'{"task_id": 1}\x1b]0;owned\x07'
+LONG = b"\xff" + b"x" * 10_000
 
 
-@pytest.fixture(params=["pg", "sqs"])
-def settings(request: pytest.FixtureRequest, home: Home, monkeypatch: pytest.MonkeyPatch) -> Settings:
-    """As the commands find them in the environment."""
-    if request.param == "pg":
-        chosen = QueueSettings(dsn=SecretStr(request.getfixturevalue("queue_db")))
-    else:
-        chosen = sqs_settings(request.getfixturevalue("moto"))
-    for name, value in chosen.model_dump(exclude_none=True, exclude_defaults=True).items():
-        plain = value.get_secret_value() if isinstance(value, SecretStr) else value
-        monkeypatch.setenv(f"TRACE_QUEUE__{name.upper()}", str(plain))
-    return load_settings({}, home=home.root).model_copy(update={"queue": chosen})
+@pytest.fixture
+def platform_admin(running: Running) -> None:
+    """As the one whom the first start creates is."""
+    running.do(
+        running.control.pool.execute("UPDATE users SET platform_admin = true WHERE external_id = $1", FIRST_ADMIN)
+    )
 
 
-def test_messages_that_were_given_up_are_listed_and_sent_again(settings: Settings, trace: Trace) -> None:
+def test_messages_that_were_given_up_are_listed_and_sent_again(running: Running, trace: Trace) -> None:
     assert "no message was given up" in trace("queue", "dead").out
-    asyncio.run(give_up(settings, HOSTILE, b"second"))
-    found = trace("queue", "dead", "--json").json
-    assert [(row["queue"], row["deliveries"]) for row in found] == [(TASKS, 5)] * 2
-    assert {row["message"] for row in found} == {HOSTILE.decode(), "second"}
+    running.do(give_up(running.control.queue, TASKS, HOSTILE, b"second"))
+    running.do(give_up(running.control.queue, BUFFER_QUEUE, LONG))
+    found = trace("queue", "dead", "--json").json["messages"]
+    assert [(row["queue"], row["deliveries"], row["size_bytes"]) for row in found] == [
+        (TASKS, 5, len(HOSTILE)),
+        (TASKS, 5, len(b"second")),
+        (BUFFER_QUEUE, 5, len(LONG)),
+    ]
+    assert [row["message"] for row in found] == [HOSTILE.decode(), "second", "�" + "x" * 1_999]
+    assert all(row["reason"] for row in found)
     shown = trace("queue", "dead", TASKS).out
     assert found[0]["id"] in shown
     assert "\x1b" not in shown
-    assert len(trace("queue", "dead", "--limit", "1", "--json").json) == 1
-    second = next(row["id"] for row in found if row["message"] == "second")
-    assert trace("queue", "redrive", TASKS, second, "--json").json == {"redriven": 1}
-    assert "1 messages are sent again" in trace("queue", "redrive", TASKS).out
-    assert trace("queue", "dead", "--json").json == []
-    assert sorted(asyncio.run(ready(settings))) == sorted([HOSTILE, b"second"])
+    assert len(trace("queue", "dead", "--limit", "1", "--json").json["messages"]) == 2, "one of each queue"
+    assert trace("queue", "redrive", TASKS, found[1]["id"], "--json").json == {"redriven": 1}
+    assert "1 message" in trace("queue", "redrive", TASKS).out
+    assert [row["queue"] for row in trace("queue", "dead", "--json").json["messages"]] == [BUFFER_QUEUE]
+    assert sorted(running.do(ready(running.control.queue))) == sorted([HOSTILE, b"second"])
 
 
-def test_without_a_queue_in_the_settings_it_says_which_to_set(trace: Trace) -> None:
-    said = trace("queue", "dead")
+@pytest.mark.parametrize("words", [("dead", "nope"), ("redrive", "nope")])
+def test_a_queue_that_is_not_there_is_refused_with_those_that_are(trace: Trace, words: tuple[str, ...]) -> None:
+    said = trace("queue", *words)
     assert said.code == 1
-    assert "queue.dsn" in said.err
+    assert "there is no queue 'nope'" in said.err
+    assert TASKS in said.err
+    assert BUFFER_QUEUE in said.err
 
 
-async def give_up(settings: Settings, *bodies: bytes) -> None:
-    async with open_queue(settings) as queue:
-        await queue.publish(TASKS, outgoing(*bodies))
-        for _ in range(5 * len(bodies)):
-            await release_message(queue, TASKS)
-        assert await look(queue, TASKS) == []
+def test_a_message_that_is_not_there_is_not_sent_again(trace: Trace) -> None:
+    assert trace("queue", "redrive", TASKS, "1", "no id", "--json").json == {"redriven": 0}
 
 
-async def ready(settings: Settings) -> list[bytes]:
-    async with open_queue(settings) as queue:
-        return [delivery.body for delivery in await look(queue, TASKS)]
+async def give_up(queue: Queue, name: str, *bodies: bytes) -> None:
+    await queue.publish(name, outgoing(*bodies))
+    for _ in range(5 * len(bodies)):
+        await release_message(queue, name)
+    assert await look(queue, name) == []
+
+
+async def ready(queue: Queue) -> list[bytes]:
+    return [delivery.body for delivery in await look(queue, TASKS)]

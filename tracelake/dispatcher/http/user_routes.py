@@ -50,6 +50,7 @@ from tracelake.dispatcher.identity.stored_secrets import hook_secrets_of
 from tracelake.dispatcher.limits.refuse_if_full import refuse_if_full
 from tracelake.dispatcher.outbox.list import list_outbox
 from tracelake.dispatcher.outbox.retry import retry_outbox
+from tracelake.dispatcher.queues.dead_messages import list_dead_messages, redrive
 from tracelake.dispatcher.releases.abandon import abandon_release
 from tracelake.dispatcher.releases.plan import plan_change
 from tracelake.dispatcher.releases.promote import promote_release, rollback_release
@@ -302,6 +303,10 @@ VERBS: Mapping[str, Verb] = {
     "show_usage": lambda asked: show_usage(asked.pool, asked.org, asked.query),
     "list_outbox": lambda asked: list_outbox(asked.pool, asked.org, asked.query),
     "retry_outbox": lambda asked: retry_outbox(asked.pool, asked.after.outbox, asked.org, asked.body.ids),
+    "list_dead_messages": lambda asked: list_dead_messages(asked.control.queue, asked.control.runtimes, asked.query),
+    "redrive_messages": lambda asked: redrive(
+        asked.control.queue, asked.control.runtimes, asked.path["queue"], asked.body.ids
+    ),
     "list_dead_batches": lambda asked: list_dead_batches(asked.pool, asked.org, asked.query),
     "replay_batch": lambda asked: replay_batch(
         asked.pool,

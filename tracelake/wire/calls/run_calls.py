@@ -1,4 +1,4 @@
-"""The calls of the user API that start, pause and repeat work: triggers, sources, pauses, backfills."""
+"""The calls of the user API that start, pause and repeat work: triggers, sources, backfills, dead messages."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from tracelake.wire.user.dags import (
     TriggerProgress,
     TriggerRequest,
 )
+from tracelake.wire.user.dead_messages import DeadMessages, DeadMessagesQuery, RedriveAnswer, RedriveRequest
 from tracelake.wire.user.sources import (
     FireAnswer,
     FireRequest,
@@ -172,4 +173,27 @@ RUN_CALLS: Final = (
         adds_files=True,
     ),
     Call("cancel_backfill", "POST", "/backfills/{backfill}/cancel", "writer", "End a backfill", BackfillRow),
+    Call(
+        "list_dead_messages",
+        "GET",
+        "/queues/dead",
+        "admin",
+        "Messages of the queues that were given up, the oldest of each queue first",
+        DeadMessages,
+        query=DeadMessagesQuery,
+        seconds=LARGE_DAG_SECONDS,
+        platform=True,
+    ),
+    Call(
+        "redrive_messages",
+        "POST",
+        "/queues/{queue}/redrive",
+        "admin",
+        "Send messages of a queue again that were given up",
+        RedriveAnswer,
+        body=RedriveRequest,
+        optional_body=True,
+        seconds=LARGE_DAG_SECONDS,
+        platform=True,
+    ),
 )

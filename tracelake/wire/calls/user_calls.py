@@ -41,6 +41,7 @@ from tracelake.wire.user.datasets import (
     ReplayAnswer,
     ReplayRequest,
 )
+from tracelake.wire.user.dead_messages import QUEUE_NAME
 from tracelake.wire.user.diff import DiffAnswer, DiffQuery
 from tracelake.wire.user.fields import OWN_ORG
 from tracelake.wire.user.ledger import LedgerPage, LedgerQuery, VerifyPage, VerifyQuery
@@ -344,6 +345,7 @@ PARTS: Mapping[str, tuple[re.Pattern[str], ...]] = {
     "request": (_UUID,),
     "task": (_UUID,),
     "dataset": (_NAME, _UUID),
+    "queue": (re.compile(QUEUE_NAME),),
     "publish": (_UUID,),
     "bundle": (_UUID,),
     "backfill": (_UUID,),
