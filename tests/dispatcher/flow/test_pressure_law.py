@@ -120,7 +120,7 @@ async def dies_somewhere(dice: random.Random, work: Awaitable[object]) -> None:
     await asyncio.wait({task})
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", [0, 1, 2, 69])  # 69: its source is paused again while some of its events are held
 async def test_once_consumers_recover_everything_drains_once_each_and_in_order(control: Control, seed: int) -> None:
     await drains(seed, [control])
 
