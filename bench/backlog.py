@@ -39,7 +39,7 @@ QUEUED = "SELECT count(*) FROM tasks WHERE status = 'Queued'"
 
 async def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--size", type=int, default=20_000, help="tasks that are queued")
+    parser.add_argument("--size", type=int, default=100_000, help="tasks that are queued")
     size = parser.parse_args().size
     async with rig() as system:
         await deploy(system, "bench", DAG)

@@ -47,7 +47,7 @@ HELD = "SELECT count(*) FROM held_events"
 
 async def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--size", type=int, default=20_000, help="events that are held and released")
+    parser.add_argument("--size", type=int, default=100_000, help="events that are held and released")
     size = parser.parse_args().size
     rates: dict[bool, list[float]] = {False: [], True: []}
     async with rig(more={"flow": {"pressure_seconds": 0.2, "release_queue_depth": 1_000_000}}) as system:

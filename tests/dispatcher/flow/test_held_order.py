@@ -115,3 +115,53 @@ async def test_an_event_that_another_replica_routes_later_is_released_before_tho
             await resume_job(control, user, "shop", "load")
             await released(control)
             assert await cursors(control, QUEUED, "load") == [1, 2]
+
+
+BESIDE = """
+name: shop
+defaults: {runtime: ecs_platform}
+jobs:
+  - {name: ask, operator: pull, source: {kind: manual}}
+  - {name: load, operator: pull, inputs: [{from: {job: ask}}]}
+  - {name: slow, operator: pull, max_queue_depth: 2, inputs: [{from: {job: ask}}]}
+"""
+FILL = """
+INSERT INTO tasks (org_id, job_id, dedupe_key, timeout_seconds, woken_at)
+SELECT org_id, id, 'n' || n, 3600, now() FROM jobs, generate_series(1, $2::int) AS n WHERE name = $1
+"""
+EMPTY = """
+UPDATE tasks t SET status = 'Canceled', completed_at = now(), cancel_reason = 'x'
+  FROM jobs j WHERE j.id = t.job_id AND j.name = $1
+"""
+
+
+async def test_an_event_that_waits_behind_one_of_a_paused_source_does_not_overtake_it_when_that_is_paused_again(
+    control: Control, org: Org
+) -> None:
+    """It came when the source was not paused, while those before it were not released yet."""
+
+    async def a_pass() -> None:
+        await ApplyPressure(control.pool, control.after_commit, FlowSettings(release_queue_depth=1)).once()
+        await drained(control)
+
+    async def ask(cursor: int) -> None:
+        await trigger(control, org.id, "shop", "ask", cursor=cursor, request_id=uuid4())
+        await drained(control)
+
+    await deployed_and_active(control, org, BESIDE)
+    await control.pool.execute(FILL, "load", 1)  # so that none of what is held is released
+    await control.pool.execute(FILL, "slow", 2)
+    await a_pass()
+    await ask(1)
+    await control.pool.execute(EMPTY, "slow")
+    await a_pass()
+    await ask(2)
+    await a_pass()
+    assert await cursors(control, QUEUED, "slow") == [1, 2], "so the source is paused again"
+    assert await cursors(control, HELD, "load") == [1, 2]
+    await control.pool.execute(EMPTY, "load")
+    await released(control)
+    assert await cursors(control, QUEUED, "load") == []
+    await control.pool.execute(EMPTY, "slow")
+    await released(control)
+    assert await cursors(control, QUEUED, "load") == [1, 2]

@@ -16,7 +16,7 @@ from tracelake.dispatcher.control import Control
 from tracelake.dispatcher.sources.show import list_sources, show_source
 from tracelake.dispatcher.why.explain import explain
 from tracelake.domain.sources.decide_slots import delay_of
-from tracelake.errors import Conflict
+from tracelake.errors import Conflict, InvalidDag
 from tracelake.wire.user.sources import FireRequest
 from tracelake.wire.user.why import WhyQuery
 
@@ -118,6 +118,25 @@ async def test_a_task_of_a_slot_is_made_again_for_the_next_version(control: Cont
     assert [row["status"] for row in rows] == ["Canceled", "Queued"]
     # The canceled task gave its key up to the one that does its work.
     assert len({row["dedupe_key"].partition(":canceled:")[0] for row in rows}) == 1
+
+
+async def test_a_new_schedule_whose_last_time_is_over_is_refused_and_one_that_is_active_stays(
+    control: Control, org: Org
+) -> None:
+    year = await control.pool.fetchval("SELECT extract(year FROM now())::int")
+    to_come, over = (f"cron(0 12 * * ? {year + years})" for years in (1, -1))
+    text = PLAIN.replace("* * * * *", to_come, 1)
+    await deployed_and_active(control, org, text)
+    with pytest.raises(InvalidDag, match="its last time was before") as refused:
+        await deployed_and_active(control, org, text.replace(to_come, over))
+    (problem,) = refused.value.problems
+    assert (problem.code, problem.field) == ("bad_schedule", "jobs[0].source.schedule")
+    assert await control.pool.fetchval("SELECT count(*) FROM dag_versions") == 1, "nothing of it is stored"
+    await control.pool.execute("UPDATE jobs SET source = source || $1 WHERE name = 'load'", {"schedule": over})
+    changed = text.replace(to_come, over).replace("name: work,", "name: work, max_attempts: 7,")
+    await deployed_and_active(control, org, changed)
+    await deployed_and_active(control, org, changed)
+    assert (await show_source(control.pool, org.id, "desk", "load", {})).next_fires == []
 
 
 @pytest.mark.parametrize(

@@ -89,6 +89,14 @@ async def test_a_signed_call_makes_a_task_with_its_body_once(
     assert await tasks(control) == [{"id": "evt_1", "n": 1}]
 
 
+async def test_deliveries_whose_ids_differ_only_at_the_end_are_two(control: Control, send: Send) -> None:
+    bodies = [json.dumps({"id": "e" * 300 + end}).encode() for end in ("a", "b")]
+    ids = [await send("pay", signed("stripe", body), body) for body in (*bodies, bodies[0])]
+    assert len({*ids}) == 2
+    assert ids[0] == ids[2]
+    assert len(await tasks(control)) == 2
+
+
 async def test_a_source_that_forwards_emits_events_with_the_body(control: Control, send: Send) -> None:
     for number in (1, 2):
         body = json.dumps({"n": number}).encode()

@@ -20,6 +20,7 @@ from tracelake.dispatcher.dags.basis import Generations, find_basis
 from tracelake.dispatcher.dags.catalog import Published, catalog, operators
 from tracelake.dispatcher.dags.columns_read import columns_read
 from tracelake.dispatcher.dags.proposals import proposal_warnings
+from tracelake.dispatcher.sources.refuse_past_schedules import refuse_past_schedules
 from tracelake.domain.access.storage_locations import buffered_table, generation_folder
 from tracelake.domain.dag.catalog import Catalog, RuntimeSpec, Wired
 from tracelake.domain.dag.hashes import (
@@ -129,6 +130,7 @@ async def insert_version(
     sql = queries("dags")["insert_version"]
     created = await connection.fetchval(sql, version, org, dag.name, dag.yaml_hash, new.text, user_id, foreign)
     if created is not None:
+        await refuse_past_schedules(connection, org, dag, new.text)
         await connection.execute(queries("org_limits")["lock_org"], org)
         await _NewVersion(connection, org, version, new, bucket).insert()
     else:

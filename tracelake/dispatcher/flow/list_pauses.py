@@ -40,6 +40,13 @@ def pause_sentence(reason: str, cause: str | None, threshold: float | None, obse
     return "paused by hand"
 
 
+def how_it_resumes(job: str, cause: str | None) -> str:
+    """What a user can do about a paused `dag.job`. `cause`: the queue that pauses it; None: somebody resumes it."""
+    if cause is None:
+        return f"`trace job resume {job.replace('.', ' ')}`"
+    return "it resumes by itself; `trace job pauses` lists what is paused"
+
+
 def _paused(row: PauseRow) -> PausedJob:
     cause = f"{row.cause_dag}.{row.cause_job}" if row.cause_job else None
     return PausedJob(

@@ -21,7 +21,7 @@ from tracelake.dispatcher.identity.stored_secrets import Found, stored_secrets
 from tracelake.dispatcher.signal import AfterCommit
 from tracelake.dispatcher.sources.operators import makes_task
 from tracelake.domain.access.seal import Seal
-from tracelake.domain.sources.signatures import BadSignature, HookScheme, Signed, check_time, verify
+from tracelake.domain.sources.signatures import MAX_ID, BadSignature, HookScheme, Signed, check_time, verify
 from tracelake.errors import BodyTooLarge, InvalidRequest, ServiceUnavailable, Unauthenticated
 from tracelake.runtime.coalesce import Coalesced
 from tracelake.runtime.crash_points import crash_point
@@ -211,8 +211,9 @@ def _key(scheme: HookScheme, signed: Signed, raw: bytes, body: Any) -> str:
     """Only what is signed can identify a delivery: a header that is not could be changed by anybody."""
     if signed.delivery is not None:
         return signed.delivery
-    if scheme is HookScheme.STRIPE and isinstance(body, dict) and isinstance(body.get("id"), str) and body["id"]:
-        return str(body["id"])[:255]
+    stripe = body.get("id") if scheme is HookScheme.STRIPE and isinstance(body, dict) else None
+    if isinstance(stripe, str) and 0 < len(stripe) <= MAX_ID:
+        return stripe
     return f"sha256:{sha256(raw).hexdigest()}"
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime
 from uuid import UUID
 
-from tracelake.dispatcher.flow.list_pauses import pause_sentence
+from tracelake.dispatcher.flow.list_pauses import how_it_resumes, pause_sentence
 from tracelake.domain.text.count_of import count_of
 from tracelake.store.queries import Row
 from tracelake.wire.user.datasets import DatasetDetail
@@ -118,8 +118,7 @@ def _paused(writer: WritingJob) -> Stop:
     reason = writer.pause_reason or "manual"
     why = pause_sentence(reason, writer.pause_cause, writer.pause_limit, writer.pause_observed)
     waiting = f"; {writer.held:,} {'event waits' if writer.held == 1 else 'events wait'}" if writer.held else ""
-    by_hand = f"`trace job resume {writer.dag} {writer.job}`"
-    hint = by_hand if writer.pause_cause is None else "it resumes by itself; `trace job pauses` lists what is paused"
+    hint = how_it_resumes(writer.name, writer.pause_cause)
     return Stop(rule="paused", sentence=f"{writer.name} is {why}{waiting}.", since=writer.paused_since, hint=hint)
 
 

@@ -7,7 +7,7 @@ from datetime import datetime
 
 import msgspec
 
-from tracelake.dispatcher.flow.list_pauses import pause_sentence
+from tracelake.dispatcher.flow.list_pauses import how_it_resumes, pause_sentence
 from tracelake.dispatcher.why.event import StoredEvent, refused, unrouted
 from tracelake.store.queries import Row
 from tracelake.wire.user.why import Explanation, Step, Stop
@@ -84,7 +84,7 @@ def _stop(partition: str, producer: Producer, events: Sequence[InputEvent]) -> S
             sentence=f"No input of {producer.name} ({', '.join(inputs)}) had an event about {partition}.",
             hint=" or ".join(f"`trace why {name} {partition}`" for name in inputs[:3]),
         )
-    return _event(producer.name, events[0])
+    return _event(producer, events[0])
 
 
 def _source(partition: str, producer: Producer) -> Stop:
@@ -94,21 +94,22 @@ def _source(partition: str, producer: Producer) -> Stop:
     return Stop(rule="source_has_not_made_it", sentence=sentence, hint=hint)
 
 
-def _event(name: str, event: InputEvent) -> Stop:
+def _event(producer: Producer, event: InputEvent) -> Stop:
     if stop := refused(event):
         return stop
     if event.held_at is not None:
-        return _held(name, event)
+        return _held(producer, event)
     if stop := unrouted(event):
         return stop
-    sentence = f"The event was routed while no active version of {name} read {event.dataset}."
+    sentence = f"The event was routed while no active version of {producer.name} read {event.dataset}."
     return Stop(rule="no_live_edge", sentence=sentence, since=event.routed_at)
 
 
-def _held(name: str, event: InputEvent) -> Stop:
+def _held(producer: Producer, event: InputEvent) -> Stop:
+    name = producer.name
     if event.pause_reason is None:
         sentence = f"The event waits for those before it: {name} was paused, and is given its tasks in order."
         return Stop(rule="held", sentence=sentence, since=event.held_at)
     why = pause_sentence(event.pause_reason, event.pause_cause, event.pause_limit, event.pause_observed)
-    hint = "`trace job resume DAG JOB`" if event.pause_cause is None else f"`trace why {event.pause_cause}`"
+    hint = how_it_resumes(name, event.pause_cause)
     return Stop(rule="paused", sentence=f"The event waits: {name} is {why}.", since=event.paused_since, hint=hint)

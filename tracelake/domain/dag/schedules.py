@@ -50,6 +50,14 @@ def why_skipped(schedule: Schedule) -> str | None:
     return None
 
 
+def why_over(schedule: Schedule, now: datetime) -> str | None:
+    """Why a schedule that names years has no slot any more; None if it has one."""
+    cloud = EVENTBRIDGE.fullmatch(schedule.text)
+    if cloud is None or cloud[1].split()[-1] == "*" or next(schedule.slots_after(now), None) is not None:
+        return None
+    return f"its last time was before {now:%Y-%m-%d %H:%M} UTC: it would never run"
+
+
 def _why_no_rate(text: str) -> str | None:
     match = RATE.fullmatch(text)
     if match is None:

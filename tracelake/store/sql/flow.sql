@@ -171,7 +171,7 @@ SELECT (SELECT count(*) FROM ready) AS released, (SELECT count(*) FROM created) 
 -- The paused jobs of an organisation, each with its causes and with how much waits for it; those paused longest first.
 SELECT j.dag_name AS dag, j.name AS job, p.reason::text, p.priority::text, q.dag_name AS cause_dag, q.name AS cause_job,
        p.threshold::float8, p.observed::float8, p.since,
-       (SELECT count(*) FROM held_events h WHERE h.waits_for = j.id) AS held
+       (SELECT count(*) FROM held_events h WHERE h.job_id = j.id OR h.waits_for = j.id) AS held
   FROM pauses p
   JOIN jobs j ON j.id = p.job_id
   JOIN dag_current_versions c ON c.org_id = j.org_id AND c.dag_version_id = j.dag_version_id

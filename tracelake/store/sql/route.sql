@@ -41,8 +41,12 @@ WITH RECURSIVE waiting AS (
            served.dataset_version IS NOT NULL AS is_served,
            -- A source that emits events without a task of its own is paused by holding them.
            CASE WHEN e.origin NOT IN ('task', 'sink') THEN (
-               SELECT p.job_id FROM jobs s JOIN paused_jobs p ON p.job_id = s.id
-                WHERE s.dag_version_id = c.dag_version_id AND s.name = d.producer_job_name LIMIT 1) END AS paused_source
+               SELECT s.id FROM jobs s
+                WHERE s.dag_version_id = c.dag_version_id AND s.name = d.producer_job_name) END AS source,
+           CASE WHEN e.origin NOT IN ('task', 'sink') THEN EXISTS (
+               SELECT FROM jobs s JOIN paused_jobs p ON p.job_id = s.id
+                WHERE s.dag_version_id = c.dag_version_id AND s.name = d.producer_job_name)
+                ELSE false END AS source_is_paused
       FROM due
       LEFT JOIN events e ON e.id = due.event_id
       LEFT JOIN datasets d ON d.id = e.dataset_uuid
@@ -53,7 +57,7 @@ WITH RECURSIVE waiting AS (
 ), triggered AS (
     SELECT DISTINCT ON (e.id, j.job_id) e.*, j.job_id, j.max_attempts, j.timeout_seconds, j.max_concurrency,
            CASE WHEN e.history THEN 'bulk' ELSE j.priority END AS priority,
-           j.holds OR (e.history AND j.holds_history) OR e.paused_source IS NOT NULL AS holds,
+           j.holds OR (e.history AND j.holds_history) OR e.source_is_paused AS holds,
            CASE WHEN e.kind <> 'partition' THEN splits_updates(j.job_id, e.dataset_version) ELSE false END AS splits,
            event_task_key(e.kind, e.dataset_uuid, e.dataset_version, e.cursor_value, e.partition_key, e.block_range,
                           e.commit_number) AS dedupe_key
@@ -65,9 +69,10 @@ WITH RECURSIVE waiting AS (
        AND NOT (e.lost AND has_processed(j.job_id, e.dataset_version, e.partition_key, e.cursor_value, e.commit_number,
                                          e.created_at))
 ), held AS (
-    -- A paused job gets no new tasks: `release_held` creates them later, in this order.
+    -- A paused job gets no new tasks: `release_held` creates them later, in this order. Every event of a source waits for
+    -- it, also one that is held for another reason: if the source is paused again, none overtakes those before it.
     INSERT INTO held_events (org_id, job_id, seq, event_id, history, waits_for)
-    SELECT org_id, job_id, entry, id, history, coalesce(paused_source, job_id)
+    SELECT org_id, job_id, entry, id, history, coalesce(source, job_id)
       FROM triggered
      WHERE holds
      ORDER BY job_id, entry

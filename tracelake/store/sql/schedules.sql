@@ -12,6 +12,13 @@ SELECT j.id, j.org_id, coalesce(s.decided_until, now()), now()
  WHERE j.org_id = $1 AND j.dag_version_id = $2 AND j.source ->> 'kind' = 'cron'
 ON CONFLICT (job_id) DO NOTHING;
 
+-- name: find_active_schedules
+-- What time it is, and the cron sources of the active version of a DAG ($2), by the names of their jobs.
+SELECT clock_timestamp() AS now,
+       coalesce((SELECT jsonb_object_agg(j.name, j.source)
+                   FROM dag_current_versions c JOIN jobs j ON j.dag_version_id = c.dag_version_id
+                  WHERE c.org_id = $1 AND c.dag_name = $2 AND j.source ->> 'kind' = 'cron'), '{}') AS active;
+
 -- name: delete_schedules
 -- Deletes the schedules of versions of a DAG that are no longer active: they have no more slots.
 DELETE FROM source_schedules s

@@ -124,7 +124,7 @@ SELECT e.id, e.created_at, e.disposition::text, e.audit_reason, e.routed_at, o.i
   JOIN events e ON e.dataset_uuid = i.dataset_uuid AND e.org_id = wanted.org_id
   LEFT JOIN held_events h ON h.job_id = j.id AND h.event_id = e.id
   LEFT JOIN LATERAL (SELECT * FROM paused_jobs
-                      WHERE job_id = h.waits_for ORDER BY since LIMIT 1) p ON true
+                      WHERE job_id IN (h.job_id, h.waits_for) ORDER BY since LIMIT 1) p ON true
   LEFT JOIN jobs cause ON cause.id = p.cause_job_id
   LEFT JOIN (SELECT * FROM outbox WHERE status = 'Pending'
              UNION ALL SELECT * FROM outbox WHERE status = 'Processing'
