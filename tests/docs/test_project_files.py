@@ -142,6 +142,14 @@ def test_no_column_of_the_store_is_read_by_name() -> None:
     assert [str(path.relative_to(ROOT)) for path, names in found.items() if names] == []
 
 
+def test_only_routes_and_the_process_hold_all_that_a_dispatcher_is_built_of() -> None:
+    """A verb takes a connection and what it needs."""
+    files = {path: path.read_text(encoding="utf-8") for path in (ROOT / "tracelake").rglob("*.py")}
+    holders = {str(path.relative_to(ROOT)) for path, text in files.items() if "dispatcher.control import" in text}
+    others = {name for name in holders if not name.startswith("tracelake/dispatcher/http/")}
+    assert others == {"tracelake/dispatcher/process.py"}
+
+
 UNCALLED = {
     "tracelake.domain.task.TRANSITIONS": "the table with which tests compare every statement that changes a state",
     "tracelake.store.signing_keys.revoke": "a verb for a leaked key",

@@ -23,6 +23,7 @@ SHARED_SPARK = (
     "tests/spark/test_store_away.py",
     "tests/udf/test_local_run.py",
     "tests/test_dags.py",
+    "tests/walk/test_one_event.py",
 )
 """Those of `tests/support/spark/session.py::shared_session`."""
 UNITS = {
