@@ -21,7 +21,7 @@ from tests.support import checkouts
 from tests.support.aws.moto import running_moto
 from tests.support.one_connection import one_connection_each
 from tests.support.postgres import QUICK, RunningServer, running
-from tests.support.schedule import SlowestFirst, add_long_option, leave_out_long_tests
+from tests.support.schedule import SlowestFirst, add_long_option, leave_out_long_tests, shuffle
 from tests.support.spark.session import end_shared, share_with_generated_code
 from tests.support.systems.processes import ForkServer, running_fork_server
 from tests.support.waiting import SECONDS
@@ -44,7 +44,10 @@ hypothesis.settings.register_profile("untimed", deadline=None)
 hypothesis.settings.load_profile("untimed")
 
 
-pytest_collection_modifyitems = leave_out_long_tests
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    leave_out_long_tests(config, items)
+    if (seed := config.getoption("--shuffle-seed")) is not None:
+        shuffle(items, seed)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -63,6 +66,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--scale-ins", type=int, default=40, help="how many workers are stopped under load")
     parser.addoption("--storm-seconds", type=float, default=20.0, help="how long a whole system is disturbed")
     parser.addoption("--storms", type=int, default=3, help="how many stories of reorgs and kills are made up")
+    parser.addoption("--shuffle-seed", type=int, default=None, help="runs files, and tests of a file, in another order")
     parser.addoption("--generated-code", action="store_true", help="the shared Spark compiles its plans to Java code")
 
 

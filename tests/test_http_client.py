@@ -17,6 +17,7 @@ import httpx
 import pytest
 
 from tests.support import ROOT
+from tests.support.tls import trusting
 from tests.support.waiting import SECONDS
 from tracelake.lite.certificates import ensure_certificates
 from tracelake.runtime.http_client import AsyncClient
@@ -112,7 +113,7 @@ def without_garbage_collection() -> Iterator[None]:
 
 @pytest.mark.parametrize("stage", SAID)
 async def test_a_call_that_is_canceled_while_its_server_is_silent_hangs_up(stage: str, files: TlsFiles) -> None:
-    verify = ssl.create_default_context(cafile=files.ca)
+    verify = trusting(files.ca)
     with without_garbage_collection():
         async with silent(stage, files) as (server, url), AsyncClient(base_url=url, verify=verify) as http:
             call = asyncio.create_task(http.get("/"))
@@ -136,7 +137,7 @@ async def test_a_call_that_is_canceled_at_any_step_of_its_loop_leaves_no_connect
             pass
         writer.transport.abort()
 
-    verify = ssl.create_default_context(cafile=files.ca)
+    verify = trusting(files.ca)
     async with listening(answer, server_context(files)) as url:
         with without_garbage_collection():
             steps = 0

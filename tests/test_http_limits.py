@@ -16,7 +16,7 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
-from tests.support.tls import ready, tls_in
+from tests.support.tls import ready, tls_in, trusting
 from tests.support.waiting import SECONDS, until
 from tracelake.runtime.listeners import Listener, listener_app, open_listeners
 from tracelake.runtime.read_body import read_bounded
@@ -101,7 +101,7 @@ async def _endless(gone: asyncio.Event) -> AsyncIterator[bytes]:
 async def listening(folder: Path, limits: HttpSettings) -> AsyncIterator[SlowListener]:
     tls = tls_in(folder)
     async with asyncio.timeout(SECONDS), AsyncExitStack() as stack:
-        made = SlowListener(0, ssl.create_default_context(cafile=tls.ca), stack)
+        made = SlowListener(0, trusting(tls.ca), stack)
 
         async def wait(_: Request) -> Response:
             made.begun += 1

@@ -14,7 +14,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from tests.support.tls import ready, tls_in
+from tests.support.tls import https, ready, tls_in, trusting
 from tests.support.waiting import until
 from tracelake.errors import Conflict, DatabaseUnavailable, NotFound, SettingsError, SetupError, TraceError
 from tracelake.lite.network_ports import free_ports
@@ -33,7 +33,7 @@ def refusing(refusal: TraceError) -> Route:
 
 async def certificate_of(address: str, ca: Path) -> bytes:
     url = httpx.URL(address)
-    context = ssl.create_default_context(cafile=ca)
+    context = trusting(ca)
     _, writer = await asyncio.open_connection(url.host, url.port, ssl=context)
     shown: bytes = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
     writer.close()
@@ -60,9 +60,8 @@ async def test_a_running_listener_shows_a_renewed_certificate_to_the_next_caller
 @pytest.mark.parametrize("refusal", [NotFound("no"), Conflict("no"), DatabaseUnavailable("no"), SettingsError("no")])
 async def test_a_refusal_is_an_answer_in_one_shape(tmp_path: Path, refusal: TraceError) -> None:
     tls = tls_in(tmp_path)
-    context = ssl.create_default_context(cafile=tls.ca)
     listener = Listener("d", "127.0.0.1", 0, listener_app([refusing(refusal)], ready))
-    async with open_listeners([listener], tls) as addresses, httpx.AsyncClient(verify=context) as http:
+    async with open_listeners([listener], tls) as addresses, https("", tls.ca) as http:
         answer = await http.get(addresses["d"] + "/refuse")
         nowhere = await http.get(addresses["d"] + "/nowhere")
     assert answer.status_code == next(status for kind, status in STATUS_OF if isinstance(refusal, kind))
@@ -75,9 +74,8 @@ async def test_a_listener_that_is_not_ready_says_so_and_stays_alive(tmp_path: Pa
         raise DatabaseUnavailable("Postgres does not answer")
 
     tls = tls_in(tmp_path)
-    context = ssl.create_default_context(cafile=tls.ca)
     listener = Listener("d", "127.0.0.1", 0, listener_app([], away))
-    async with open_listeners([listener], tls) as addresses, httpx.AsyncClient(verify=context) as http:
+    async with open_listeners([listener], tls) as addresses, https("", tls.ca) as http:
         assert (await http.get(addresses["d"] + "/healthz")).status_code == 200
         answer = await http.get(addresses["d"] + "/readyz")
     assert answer.status_code == 503
@@ -88,9 +86,8 @@ async def test_a_listener_closes_though_a_client_keeps_a_connection(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     tls = tls_in(tmp_path)
-    context = ssl.create_default_context(cafile=tls.ca)
     listener = Listener("d", "127.0.0.1", 0, listener_app([], ready))
-    async with httpx.AsyncClient(verify=context) as http:  # which reads nothing between two requests
+    async with https("", tls.ca) as http:  # which reads nothing between two requests
         async with open_listeners([listener], tls) as addresses:
             assert (await http.get(f"{addresses['d']}/healthz")).is_success
         assert "exceeded" not in caplog.text, "it waited for no client in vain"

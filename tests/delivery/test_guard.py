@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import ssl
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from ipaddress import IPv4Address, IPv6Address, ip_address
@@ -18,14 +17,14 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from tests.support.systems.delivery import SETTINGS, DeliverySystem, Receiver
+from tests.support.tls import tls_in, trusting
 from tests.support.waiting import SECONDS
 from tracelake.delivery.backoff import pause_before_next, retry_after
 from tracelake.delivery.check_address import CLOSED, Destination, find_destination
 from tracelake.delivery.post import Sender
 from tracelake.errors import DestinationRefused, Unavailable
-from tracelake.lite.certificates import ensure_certificates
 from tracelake.runtime.listeners import Listener, json_response, listener_app, open_listeners
-from tracelake.settings import DeliverySettings, TlsSettings
+from tracelake.settings import DeliverySettings
 
 pytestmark = pytest.mark.anyio
 
@@ -230,14 +229,11 @@ async def test_a_certificate_is_verified_against_the_name_though_the_address_is_
 
     async def ready() -> None: ...
 
-    files = ensure_certificates(tmp_path, datetime.now(UTC))
+    tls = tls_in(tmp_path)
     listener = Listener("hook", "127.0.0.1", 0, listener_app([Route("/", hook, methods=["POST"])], ready))
-    sender = Sender(1000, ssl.create_default_context(cafile=files.ca))
+    sender = Sender(1000, trusting(tls.ca))
     try:
-        async with (
-            open_listeners([listener], TlsSettings(ca=files.ca, cert=files.cert, key=files.key)) as at,
-            asyncio.timeout(SECONDS),
-        ):
+        async with open_listeners([listener], tls) as at, asyncio.timeout(SECONDS):
             port = int(at["hook"].rpartition(":")[2])
             here = (IPv4Address("127.0.0.1"),)
             assert (await sender.post(Destination(here, port, "localhost", True, "/"), b"{}", {})).status == 200  # noqa: FBT003

@@ -68,6 +68,21 @@ def test_hooks_are_local_and_run_tools_of_the_lock_file() -> None:
         assert re.search(rf"^{tool}==", pins, re.MULTILINE), hook["id"]
 
 
+def test_the_readme_fits_on_a_screen() -> None:
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 50
+
+
+def test_what_former_tests_have_become_is_there() -> None:
+    """The decision record names the tests that were merged, and what they are now."""
+    page = (ROOT / "docs" / "adr" / "0038-one-implementation-of-each-idea.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\|(.+)\|(.+)\|$", page.partition("## Former tests")[2], re.MULTILINE)[2:]
+    named = {name for _, now in rows for name in re.findall(r"`([a-z0-9_]+)`", now)}
+    files = (ROOT / "tests").rglob("test_*.py")
+    defined = {name for file in files for name in re.findall(r"def test_(\w+)\(", file.read_text(encoding="utf-8"))}
+    assert len(rows) == 11
+    assert sorted(named - defined) == []
+
+
 def test_the_metadata_names_no_file_and_no_address_that_is_not_there() -> None:
     assert (ROOT / PROJECT["readme"]).exists()
     assert not {"license", "license-files", "urls"} & set(PROJECT)
@@ -140,6 +155,14 @@ def test_no_column_of_the_store_is_read_by_name() -> None:
     assert len(files) > 200
     found = {path: BY_NAME.findall(path.read_text(encoding="utf-8")) for path in files}
     assert [str(path.relative_to(ROOT)) for path, names in found.items() if names] == []
+
+
+def test_only_routes_and_the_process_hold_all_that_a_dispatcher_is_built_of() -> None:
+    """A verb takes a connection and what it needs."""
+    files = {path: path.read_text(encoding="utf-8") for path in (ROOT / "tracelake").rglob("*.py")}
+    holders = {str(path.relative_to(ROOT)) for path, text in files.items() if "dispatcher.control import" in text}
+    others = {name for name in holders if not name.startswith("tracelake/dispatcher/http/")}
+    assert others == {"tracelake/dispatcher/process.py"}
 
 
 UNCALLED = {

@@ -83,6 +83,14 @@ def test_the_path_of_one_event_names_few_files_and_they_exist() -> None:
     assert 8 <= len(named) <= 15
 
 
+def test_the_first_test_to_read_has_the_steps_of_the_path_of_one_event() -> None:
+    page = (DOCS / "concepts" / "one_event.md").read_text(encoding="utf-8")
+    test = (ROOT / "tests" / "walk" / "test_one_event.py").read_text(encoding="utf-8")
+    steps = re.findall(r"^(\d+\. )\*\*(.+?\.)\*\*", page, re.MULTILINE)
+    assert len(steps) == 9
+    assert [number + step for number, step in steps] == re.findall(r"# (\d+\. .+?\.)", test)
+
+
 SOURCE = re.compile(r"`((?:\.\./)?[\w./]+/[\w.]+\.(?:py|sql|java))`")
 BASES = [ROOT / base for base in ("", "tracelake", "tests/support")]
 

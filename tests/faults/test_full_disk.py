@@ -6,7 +6,6 @@ The state database lies in a tablespace on a small file system of its own, which
 from __future__ import annotations
 
 import os
-import ssl
 from collections.abc import AsyncIterator, Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -28,7 +27,7 @@ from tests.support.systems.gateway import system as gateway_system
 from tests.support.systems.processes import System as Processes
 from tests.support.systems.processes import until_ready, worker_client
 from tests.support.systems.walk import walking, working
-from tests.support.tls import ready, tls_in
+from tests.support.tls import https, ready, tls_in
 from tests.support.verbs import trigger
 from tracelake.adapters.objects_disk import DiskObjects
 from tracelake.domain.access.object_names import ObjectName
@@ -122,8 +121,7 @@ async def test_a_full_disk_is_named_by_every_listener_until_there_is_space(disk:
 
     tls = tls_in(tmp_path)
     listener = Listener("d", "127.0.0.1", 0, listener_app([Route("/write", write)], ready))
-    context = ssl.create_default_context(cafile=tls.ca)
-    async with open_listeners([listener], tls) as at, httpx.AsyncClient(base_url=at["d"], verify=context) as http:
+    async with open_listeners([listener], tls) as at, https(at["d"], tls.ca) as http:
         ballast = fill(disk)
         refused = await http.get("/write", params={"file": "x"})
         error = refused.json()["error"]

@@ -5,9 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
-import ssl
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
@@ -17,7 +15,7 @@ import pytest
 
 from tests.support.faults.backends import fill, small_disk
 from tests.support.systems.trace_up import LIGHT, TraceUp, short_run
-from tests.support.waiting import SECONDS, wait_until
+from tests.support.waiting import wait_until
 
 TRIGGER = "/v1/dags/shop/jobs/fetch/trigger"
 DAG = "name: shop\njobs: [{name: fetch, operator: noop, runtime: dispatcher, source: {kind: manual}}]\n"
@@ -35,7 +33,7 @@ def test_a_full_home_stops_nothing_permanently_and_all_goes_on_when_there_is_spa
     system = short_run(disk, "--without", LIGHT, env={"TRACE_UP__BACKOFF_MAX_SECONDS": "1"})
     system.start()
     try:
-        with calling(system) as http:
+        with system.client() as http:
             deploy(http)
             before = serving(system)
             logs = (disk / "up.log", *(system.home / "logs").glob("*.log"))
@@ -94,13 +92,3 @@ def assert_names_the_disk(refused: httpx.Response) -> None:
     error = refused.json()["error"]
     assert (refused.status_code, error["code"], error["retryable"]) == (503, "disk_full", True), refused.text
     assert refused.headers["retry-after"] == "10"
-
-
-@contextmanager
-def calling(system: TraceUp) -> Iterator[httpx.Client]:
-    ready = system.ready()
-    context = ssl.create_default_context(cafile=ready["ca_file"])
-    headers = {"authorization": f"Bearer {ready['user_token']}"}
-    url = ready["endpoints"]["gateway"]
-    with httpx.Client(base_url=url, headers=headers, verify=context, timeout=SECONDS) as http:
-        yield http

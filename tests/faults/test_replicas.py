@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import ssl
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
@@ -15,13 +14,10 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from tests.support.systems.balancer import Balancer, balancing
-from tests.support.systems.processes import Child, System, is_ready
+from tests.support.systems.processes import Child, System, is_ready, user_client
 from tests.support.waiting import SECONDS, until
 from tracelake.lite.home import public_pem
 from tracelake.lite.network_ports import free_ports
-from tracelake.lite.user_token import mint_user_token
-from tracelake.settings import IdentitySettings
-from tracelake.store.first_start import FIRST_ADMIN
 
 pytestmark = pytest.mark.anyio
 TRIGGERS = 12
@@ -71,16 +67,8 @@ async def replicas(system: System) -> AsyncIterator[Replicas]:
         dispatchers = [system.dispatcher(replica=replica) for replica in range(2)]
         system.listeners.append((of_dispatchers[0].port, of_dispatchers[1].port))
         gateways = [system.gateway(port, public_pem(key), replica=2) for port in ports]
-        token = mint_user_token(key, IdentitySettings(user_public_key=public_pem(key)), FIRST_ADMIN)
-        public = await opened.enter_async_context(
-            httpx.AsyncClient(
-                base_url=f"https://127.0.0.1:{entry.port}",
-                headers={"authorization": f"Bearer {token}"},
-                verify=ssl.create_default_context(cafile=system.tls.ca),
-                timeout=SECONDS,
-                limits=httpx.Limits(max_keepalive_connections=0),
-            )
-        )
+        limits = httpx.Limits(max_keepalive_connections=0)
+        public = await opened.enter_async_context(user_client(system, key, entry.port, limits=limits))
         for _ in range(4):
             await until(lambda: is_ready(public), "both Gateways are ready", ignoring=(httpx.HTTPError,))
         yield Replicas(system, public, gateways, dispatchers, [*of_dispatchers, entry])

@@ -22,9 +22,9 @@ from tests.support.faults.storm_system import CHAIN_ID, FINALITY, SETTINGS, STOR
 from tests.support.postgres import RunningServer
 from tests.support.programs.storm_clients import Calls
 from tests.support.systems.trace_up import TraceUp
+from tests.support.tls import trusting
 from tests.support.waiting import SECONDS, wait_until
 from tracelake.lite.home import Home, holder
-from tracelake.runtime.tls import client_context
 from tracelake.wire.message import CAPABILITY_HEADER
 from tracelake_demo.receiver import listening
 
@@ -168,7 +168,7 @@ def _post(
     system: CheckedSystem, listener: str, path: str, body: Mapping[str, Any], headers: Mapping[str, str]
 ) -> httpx.Response:
     ready = system.running.ready
-    verify = client_context(Path(ready["ca_file"]))
+    verify = trusting(ready["ca_file"])
     return httpx.post(ready["endpoints"][listener] + path, json=body, headers=headers, verify=verify, timeout=SECONDS)
 
 

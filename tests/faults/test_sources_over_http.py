@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import ssl
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -15,15 +14,12 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from tests.support.identity.hook_signatures import sign
-from tests.support.systems.processes import System, is_ready
+from tests.support.systems.processes import System, is_ready, user_client
+from tests.support.tls import https
 from tests.support.waiting import until
 from tracelake.domain.sources.signatures import HookScheme
 from tracelake.lite.home import public_pem
 from tracelake.lite.network_ports import free_port
-from tracelake.lite.user_token import mint_user_token
-from tracelake.runtime.http_client import AsyncClient
-from tracelake.settings import IdentitySettings
-from tracelake.store.first_start import FIRST_ADMIN
 
 pytestmark = pytest.mark.anyio
 
@@ -50,14 +46,10 @@ async def public(
     """A user of the public API, of a system that has just started and has the DAG. `clock`: of the scheduler."""
     system.dispatcher(hook_secrets={"key": SECRET}, clock=dispatchers_clock)
     key, port = ec.generate_private_key(ec.SECP256R1()), free_port()
-    pem = public_pem(key)
-    system.gateway(port, pem)
+    system.gateway(port, public_pem(key))
     system.scheduler(clock=clock)
     system.worker()
-    token = mint_user_token(key, IdentitySettings(user_public_key=pem), FIRST_ADMIN)
-    context = ssl.create_default_context(cafile=system.tls.ca)
-    headers = {"authorization": f"Bearer {token}"}
-    async with AsyncClient(base_url=f"https://127.0.0.1:{port}", verify=context, headers=headers, timeout=60) as http:
+    async with user_client(system, key, port) as http:
         await until(lambda: is_ready(http), "the Gateway is ready", ignoring=(httpx.HTTPError,))
         version = (await http.post("/v1/dags/desk/versions", json={"yaml": DAG})).json()["dag_version_id"]
         assert (await http.put("/v1/dags/desk/active", json={"dag_version_id": version})).is_success
@@ -98,7 +90,7 @@ async def test_a_signed_call_becomes_a_task_downstream_and_others_are_answered_a
     clock.write_text(str(wrong_by))
     async with (
         public(system, dispatchers_clock=clock) as user,
-        AsyncClient(base_url=user.base_url, verify=ssl.create_default_context(cafile=system.tls.ca)) as http,
+        https(str(user.base_url), system.tls.ca) as http,
     ):
         body = json.dumps({"n": 1}).encode()
         good = sign(HookScheme.STANDARD, body, SECRET, time.time())

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -15,13 +14,10 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from tests.support.child_process import running_program
-from tests.support.systems.processes import System, is_ready
+from tests.support.systems.processes import System, is_ready, user_client
 from tests.support.waiting import SECONDS, until
 from tracelake.lite.home import public_pem
 from tracelake.lite.network_ports import free_ports
-from tracelake.lite.user_token import mint_user_token
-from tracelake.settings import IdentitySettings
-from tracelake.store.first_start import FIRST_ADMIN
 
 pytestmark = pytest.mark.anyio
 CALLERS, AT_ONCE = 150, 20
@@ -35,13 +31,7 @@ async def public(system: System, **http: Any) -> AsyncIterator[httpx.AsyncClient
     key, (port,) = ec.generate_private_key(ec.SECP256R1()), free_ports(1)
     system.dispatcher()
     system.gateway(port, public_pem(key), **http)
-    token = mint_user_token(key, IdentitySettings(user_public_key=public_pem(key)), FIRST_ADMIN)
-    context = ssl.create_default_context(cafile=system.tls.ca)
-    limits = httpx.Limits(max_connections=None)
-    headers = {"authorization": f"Bearer {token}"}
-    async with httpx.AsyncClient(
-        base_url=f"https://127.0.0.1:{port}", headers=headers, verify=context, timeout=SECONDS, limits=limits
-    ) as client:
+    async with user_client(system, key, port, limits=httpx.Limits(max_connections=None)) as client:
         await until(lambda: is_ready(client), "the Gateway is ready", ignoring=(httpx.HTTPError,))
         yield client
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import AsyncExitStack
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -18,10 +17,9 @@ from schemathesis import GenerationMode
 
 from tests.support.loop_thread import LoopThread
 from tests.support.systems.gateway import DAG, System, system
+from tests.support.tls import tls_in
 from tracelake.gateway.process import public_api
-from tracelake.lite.certificates import ensure_certificates
 from tracelake.runtime.listeners import Listener, open_listeners
-from tracelake.settings import TlsSettings
 from tracelake.wire.calls.user_calls import CALLS
 from tracelake.wire.client import DispatcherClient
 
@@ -55,10 +53,10 @@ def at(state_db: str, queue_db: str, tmp_path: Path) -> Iterator[tuple[str, str,
     async def opened() -> tuple[str, str, str]:
         trace: System = await stack.enter_async_context(system(state_db, queue_db, tmp_path))
         await trace.deploy("shop", DAG)
-        files = ensure_certificates(tmp_path / "tls", datetime.now(UTC))
+        tls = tls_in(tmp_path / "tls")
         service = Listener("gateway", "127.0.0.1", 0, public_api(DispatcherClient(trace.inside), trace.identity))
-        listeners = open_listeners([service], TlsSettings(ca=files.ca, cert=files.cert, key=files.key))
-        return (await stack.enter_async_context(listeners))["gateway"], str(files.ca), trace.token("acme|admin")
+        listeners = open_listeners([service], tls)
+        return (await stack.enter_async_context(listeners))["gateway"], str(tls.ca), trace.token("acme|admin")
 
     try:
         yield loop.do(opened())

@@ -5,12 +5,9 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
-import ssl
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, cast
 
-import httpx
 import jwt
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -19,11 +16,11 @@ from tests.support.dispatcher.job_chain import claimed
 from tests.support.identity.oidc_issuer import AUDIENCE, ISSUER, oidc_issuer, public_key
 from tests.support.identity.service_tokens import TOKENS, as_service
 from tests.support.systems.gateway import ADMIN, READER, System, deployed, over, triggered
+from tests.support.tls import https, tls_in
 from tracelake.capability.jws import encode_part, public_jwk, sign_token
 from tracelake.dispatcher.http.internal_routes import internal_api
 from tracelake.gateway.issuer_keys import user_keys
 from tracelake.gateway.process import public_api
-from tracelake.lite.certificates import ensure_certificates
 from tracelake.runtime.listeners import Listener, open_listeners
 from tracelake.settings import IdentitySettings, TlsSettings
 from tracelake.wire.calls.user_calls import USER
@@ -117,17 +114,16 @@ def with_other_signature(token: str) -> str:
 
 async def test_a_caller_shows_one_identity_at_every_listener(trace: System, tmp_path: Path) -> None:
     """Two tokens in one request: a proxy before us may have read the other one."""
-    files = ensure_certificates(tmp_path / "two", datetime.now(UTC))
+    tls = tls_in(tmp_path / "two")
     listeners = [Listener(name, "127.0.0.1", 0, app) for name, app in apps(trace).items()]
     good = {
         "gateway": ("authorization", f"Bearer {trace.token(ADMIN)}"),
         "internal": (SERVICE_TOKEN, TOKENS["gateway"]),
     }
     paths = {"gateway": "/v1/me", "internal": "/internal/v1/tasks"}
-    context = ssl.create_default_context(cafile=str(files.ca))
-    async with open_listeners(listeners, TlsSettings(cert=files.cert, key=files.key)) as at:
+    async with open_listeners(listeners, TlsSettings(cert=tls.cert, key=tls.key)) as at:
         for name, header in good.items():
-            async with httpx.AsyncClient(base_url=at[name], verify=context) as http:
+            async with https(at[name], tls.ca) as http:
                 user = [(USER, ADMIN)] if name == "internal" else []
                 once = await http.get(paths[name], headers=[header, *user])
                 assert once.status_code == 200, once.text

@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import json
 import os
-import ssl
 from collections import Counter
 from collections.abc import AsyncIterator
 from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
@@ -25,7 +23,7 @@ from pydantic import SecretStr
 
 from tests.support.cases.hostile_storage import ESCAPES, GLOBS, MARKED, PREFIXES
 from tests.support.dispatcher.control import control_for
-from tests.support.dispatcher.listeners import Listeners, opened
+from tests.support.dispatcher.listeners import Listeners, opened, settings_in
 from tests.support.dispatcher.staged_files import folder_of, staged
 from tests.support.identity.tokens import CLAIMS
 from tests.support.session_policy import allows
@@ -40,8 +38,7 @@ from tracelake.domain.access.session_policy import LIST, READ, WRITE, refuse_wid
 from tracelake.domain.ids import DatasetId, DatasetVersion
 from tracelake.errors import Forbidden, InvalidRequest, NotFound, TraceError
 from tracelake.gateway.process import public_api
-from tracelake.lite.certificates import ensure_certificates
-from tracelake.settings import IdentitySettings, TlsSettings, load_settings
+from tracelake.settings import IdentitySettings
 from tracelake.wire.client import DispatcherClient
 from tracelake.wire.task.lifecycle import Claimed
 from tracelake.wire.task.markers import FileEntry, Marker, attempt_folder, encode_marker, marker_in
@@ -145,11 +142,7 @@ def test_any_prefix_opens_that_folder_or_nothing(pytestconfig: pytest.Config) ->
 
 @pytest.fixture
 async def listeners(state_db: str, queue_db: str, tmp_path: Path) -> AsyncIterator[Listeners]:
-    files = ensure_certificates(tmp_path / "tls", datetime.now(UTC))
-    tls = TlsSettings(ca=files.ca, cert=files.cert, key=files.key)
-    home = load_settings({}, home=tmp_path).model_copy(update={"tls": tls})
-    context = ssl.create_default_context(cafile=files.ca)
-    async with control_for(state_db, queue_db, tmp_path) as control, opened(control, home, context) as made:
+    async with control_for(state_db, queue_db, tmp_path) as control, opened(control, settings_in(tmp_path)) as made:
         yield made
 
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 import io
 from pathlib import Path
 
-import httpx
 import pyarrow.parquet as pq
 import pytest
 
 from tests.support.identity.service_tokens import as_gateway
 from tests.support.systems.query import QuerySystem
-from tests.support.waiting import SECONDS
+from tests.support.tls import https
 from tracelake.domain.access.object_names import Folder, ObjectName
 from tracelake.errors import TraceError
 from tracelake.lite.seaweedfs import SeaweedFS
@@ -29,12 +28,8 @@ async def test_a_user_exports_to_the_default_location_with_the_key_of_the_servic
     settings = system.settings.model_copy(update={"home": tmp_path})
     serves = serving(settings, system.pool, system.operators.walk.dispatcher, system.spark, store, metrics=Metrics())
     headers = as_gateway("test|acme", "query")
-    async with (
-        serves as listeners,
-        httpx.AsyncClient(
-            base_url=listeners["query_internal"], verify=system.context, headers=headers, timeout=SECONDS
-        ) as listener,
-    ):
+    ca = system.operators.walk.ca
+    async with serves as listeners, https(listeners["query_internal"], ca, headers=headers) as listener:
         answer = await listener.post("/v1/query", json={"sql": "SELECT 42 AS answer", "export": {}})
     assert answer.status_code == 200, answer.text
     done = answer.json()["exported"]

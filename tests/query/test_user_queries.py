@@ -6,13 +6,13 @@ import asyncio
 import hashlib
 from datetime import UTC, datetime
 
-import httpx
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from structlog.testing import capture_logs
 
 from tests.support.systems.query import ROWS, QuerySystem, another_service, arrow_of
+from tests.support.tls import https
 from tracelake.domain.access.object_names import Folder
 from tracelake.errors import SetupError
 from tracelake.query.sail import pool as pool_module
@@ -225,7 +225,7 @@ async def test_the_gateway_accepts_only_user_tokens_and_the_service_only_the_gat
     unknown = {"authorization": f"Bearer {either.token('unknown')}"}
     assert (await either.gateway.post("/v1/query", json=body, headers=unknown)).status_code == 401
     url = str(either.query_internal.base_url)
-    async with httpx.AsyncClient(base_url=url, verify=either.context) as bare:
+    async with https(url, either.operators.walk.ca) as bare:
         for headers in ({}, {"X-Trace-User": "reader"}, unknown, {"X-Trace-Worker-Token": "x", "X-Trace-User": "r"}):
             assert (await bare.post("/v1/query", json=body, headers=headers)).status_code == 401
     assert (await either.query_internal.post("/v1/query", json=body)).status_code == 401  # and without a user

@@ -14,6 +14,15 @@ from tests.support import ROOT
 from tests.support.schedule import SHARED_SPARK, SLOWEST, UNITS
 from tests.support.waiting import SECONDS
 
+SHUFFLED = """
+import os
+
+from tests.support.schedule import shuffle
+
+def pytest_collection_modifyitems(items):
+    if os.environ["SEED"]:
+        shuffle(items, int(os.environ["SEED"]))
+"""
 ORDERED = """
 import os
 from pathlib import Path
@@ -65,6 +74,25 @@ def test_tests_that_share_the_spark_session_are_in_a_unit_of_several_files() -> 
     together = (*SHARED_SPARK, *UNITS["chain walk"], *UNITS["runner"])
     assert len(users) > len(SHARED_SPARK) // 2
     assert [str(path.relative_to(ROOT)) for path in users if not str(path.relative_to(ROOT)).startswith(together)] == []
+
+
+def test_files_and_their_tests_can_be_run_in_another_order_that_a_seed_decides(tmp_path: Path) -> None:
+    (tmp_path / "conftest.py").write_text(SHUFFLED)
+    for name in "abcd":
+        (tmp_path / f"test_{name}.py").write_text("".join(f"def test_{number}(): ...\n" for number in range(5)))
+    written, first, again, other = (collected(tmp_path, seed) for seed in ("", "1", "1", "2"))
+    assert first == again
+    assert len({tuple(order) for order in (written, first, other)}) == 3
+    assert sorted(first) == sorted(other) == sorted(written)
+    files = [test.partition("::")[0] for test in first]
+    assert len([file for file, before in zip(files, ["", *files], strict=False) if file != before]) == 4, "one by one"
+
+
+def collected(folder: Path, seed: str) -> list[str]:
+    argv = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-n", "0", str(folder)]
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "SEED": seed}
+    done = subprocess.run(argv, cwd=folder, env=env, capture_output=True, text=True, check=True, timeout=SECONDS)
+    return [line for line in done.stdout.splitlines() if "::" in line]
 
 
 def test_when_two_processes_die_their_other_tests_are_run_and_only_two_fail(tmp_path: Path) -> None:

@@ -63,3 +63,12 @@ def test_tests_wait_by_the_one_helper() -> None:
     assert [
         str(path.relative_to(ROOT)) for path, text in TEXTS.items() if TESTS in path.parents and loops in text
     ] == []
+
+
+def test_tests_call_a_listener_by_the_one_client() -> None:
+    """`tls.py` says which authority it trusts. But for a program that times its calls and imports nothing of ours."""
+    trusts = "create_default_context(ca" + "file="
+    places = {
+        str(path.relative_to(SUPPORT)) for path, text in TEXTS.items() if TESTS in path.parents and trusts in text
+    }
+    assert places == {"tls.py", "programs/gateway_callers.py"}

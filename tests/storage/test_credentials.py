@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import ssl
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
@@ -16,7 +15,7 @@ import pytest
 
 from tests.support.dispatcher.control import control_for
 from tests.support.dispatcher.job_chain import a_task
-from tests.support.dispatcher.listeners import Listeners, opened
+from tests.support.dispatcher.listeners import Listeners, opened, settings_in
 from tests.support.programs.sts_stub import StsStub, an_sts
 from tests.support.verbs import cancel_task
 from tests.support.waiting import SECONDS
@@ -26,8 +25,7 @@ from tracelake.dispatcher.audit.link import LinkAudit
 from tracelake.dispatcher.audit.show import verify_audit
 from tracelake.dispatcher.credentials.mint import session_name
 from tracelake.errors import LeaseLost
-from tracelake.lite.certificates import ensure_certificates
-from tracelake.settings import CredentialSettings, ObjectSettings, TlsSettings, load_settings
+from tracelake.settings import CredentialSettings, ObjectSettings, load_settings
 from tracelake.wire.internal.identity import CredentialsRequest, MountedStorage
 from tracelake.wiring import make_minter
 
@@ -53,13 +51,9 @@ class Minting:
 
 @pytest.fixture
 async def minting(state_db: str, queue_db: str, tmp_path: Path) -> AsyncIterator[Minting]:
-    files = ensure_certificates(tmp_path / "tls", datetime.now(UTC))
-    tls = TlsSettings(ca=files.ca, cert=files.cert, key=files.key)
-    context = ssl.create_default_context(cafile=files.ca)
     async with an_sts() as sts, control_for(state_db, queue_db, tmp_path) as plain:
-        settings = load_settings({}, home=tmp_path).model_copy(
+        settings = settings_in(tmp_path).model_copy(
             update={
-                "tls": tls,
                 "objects": ObjectSettings(backend="s3", endpoint="http://127.0.0.1:1", region="eu-central-1"),
                 "credentials": CredentialSettings.model_validate({"role_arn": ROLE, "endpoint": sts.url, **KEYS}),
             }
@@ -67,7 +61,7 @@ async def minting(state_db: str, queue_db: str, tmp_path: Path) -> AsyncIterator
         control = replace(
             plain, minter=make_minter(settings), credentials=settings.credentials, places=settings.objects
         )
-        async with opened(control, settings, context) as listeners:
+        async with opened(control, settings) as listeners:
             yield Minting(listeners, sts)
 
 

@@ -53,6 +53,24 @@ def test_no_column_of_a_record_is_read_by_its_name() -> None:
     assert found == []
 
 
+def test_no_record_is_taken_apart_by_position() -> None:
+    """But for gauges: their columns are labels and a value."""
+    modules = [path for path in PACKAGE.rglob("*.py") if path.name != "read_gauges.py"]
+    assert [f"{path.relative_to(PACKAGE)}: {text}" for path in modules for text in unpacked(path)] == []
+
+
+def test_a_record_that_is_taken_apart_is_found(tmp_path: Path) -> None:
+    module = tmp_path / "verb.py"
+    module.write_text(
+        "async def verb(pool):\n"
+        "    [(one, two)] = await pool.fetch('SELECT')\n"
+        "    found = await pool.fetch('SELECT')\n"
+        "    for a, b in found: pass\n"
+        "    return [c for c, *d in await pool.fetch('SELECT')], [e for e in found]"
+    )
+    assert sorted(unpacked(module)) == ["[(one, two)]", "a, b", "c, *d"]
+
+
 def test_a_column_that_is_read_by_its_name_is_found(tmp_path: Path) -> None:
     module = tmp_path / "verb.py"
     module.write_text(
@@ -126,6 +144,22 @@ def names_read(path: Path) -> Iterator[str]:
                     and is_of(node.value, records)
                 ):
                     yield from [ast.unparse(node)] * isinstance(node.slice.value, str)
+
+
+def unpacked(path: Path) -> Iterator[str]:
+    """Each place of a module that names the columns of a record by their order."""
+    for function in ast.walk(ast.parse(path.read_text())):
+        if isinstance(function, Functions):
+            records = {name for name, value in assignments(function) if is_fetch(value)}
+            for node in ast.walk(function):
+                match node:
+                    case (
+                        ast.For(target=ast.Tuple() as target, iter=rows)
+                        | ast.comprehension(target=ast.Tuple() as target, iter=rows)
+                    ) if is_fetch(rows) or is_of(rows, records):
+                        yield ast.unparse(target).strip("()")
+                    case ast.Assign(targets=[ast.List(elts=[ast.Tuple()]) as target], value=rows) if is_fetch(rows):
+                        yield ast.unparse(target)
 
 
 def is_fetch(node: ast.expr) -> bool:

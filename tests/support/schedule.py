@@ -10,6 +10,7 @@ more values. About forty of them need a third of the time of all tests, so `make
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
 import pytest
@@ -23,6 +24,7 @@ SHARED_SPARK = (
     "tests/spark/test_store_away.py",
     "tests/udf/test_local_run.py",
     "tests/test_dags.py",
+    "tests/walk/test_one_event.py",
 )
 """Those of `tests/support/spark/session.py::shared_session`."""
 UNITS = {
@@ -86,6 +88,19 @@ def leave_out_long_tests(config: pytest.Config, items: list[pytest.Item]) -> Non
     long = [item for item, marker in marked if marker is not None and not extras & set(marker.args)]
     config.hook.pytest_deselected(items=long)
     items[:] = [item for item in items if item not in set(long)]
+
+
+def shuffle(items: list[pytest.Item], seed: int) -> None:
+    """Files in another order, and the tests of each in another: none may need what one before it has left."""
+    dice = random.Random(seed)  # noqa: S311 - any order will do
+    files: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        files.setdefault(item.nodeid.partition("::")[0], []).append(item)
+    order = list(files.values())
+    dice.shuffle(order)
+    for tests in order:
+        dice.shuffle(tests)
+    items[:] = [item for tests in order for item in tests]
 
 
 class SlowestFirst(LoadScopeScheduling):  # type: ignore[misc]  # xdist carries no types

@@ -1,209 +1,253 @@
-"""One event through every process, in the order of docs/concepts/one_event.md: the first test to read.
+"""One event from its arrival to the commit, in the order of docs/concepts/one_event.md: the first test to read.
 
-A trigger is accepted, routed, woken, claimed by a real worker loop over real TLS, completed, routed again, and ends in
-a task that the Dispatcher runs itself. Real Postgres, real queue, real tokens.
+Listeners, outbox, queue, worker, Spark, files and databases are real. The test does what the Dispatcher's loops do, and
+holds the completion on its way, to see what there is between two steps. `test_many_events.py` lets all run at once.
 """
 
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import AsyncIterator
-from dataclasses import replace
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from datetime import timedelta
 from pathlib import Path
-from uuid import uuid4
+from typing import Any
+from uuid import UUID, uuid4
 
 import httpx
 import msgspec
+import pyarrow as pa
 import pytest
 
-from tests.support.identity.signers import kms_settings
-from tests.support.queues import sqs_settings
-from tests.support.systems.on_s3 import on_s3
-from tests.support.systems.walk import Walk, walking, working
+from tests.support.dispatcher.control import WORKS, Org, an_org, control_for, deployed_and_active
+from tests.support.dispatcher.listeners import settings_in
+from tests.support.dispatcher.run_tasks import Held, claim_one, drain, settle
+from tests.support.dispatcher.staged_files import current_partitions, names
+from tests.support.identity.service_tokens import AnyService, store_service_tokens
+from tests.support.operators import registered
+from tests.support.spark.session import shared_session
+from tests.support.systems.walk import working
+from tests.support.tls import https, trusting
 from tests.support.verbs import trigger
-from tests.support.waiting import SECONDS, until
-from tracelake.operators.api.outcome import Outcome
-from tracelake.ports import Outgoing
-from tracelake.wire.task.lifecycle import TaskPayload
-from tracelake.worker.run_task import run_pure
+from tests.support.waiting import until
+from tracelake.capability.verifier import Verifier
+from tracelake.dispatcher.control import Control
+from tracelake.dispatcher.http.internal_routes import internal_api
+from tracelake.dispatcher.http.task_routes import task_api
+from tracelake.operators.api.context import Resources
+from tracelake.runtime.listeners import Listener, open_listeners
+from tracelake.store.signing_keys import published
+from tracelake.wire.client import DispatcherClient, TaskClient
+from tracelake.wire.message import CAPABILITY_HEADER
+from tracelake.wire.task.lifecycle import Claimed
+from tracelake.wire.task.markers import attempt_folder
+from tracelake.worker.run_task import Runner
+from tracelake.worker.wrapper import Wrapper
 
 pytestmark = pytest.mark.anyio
 
-STORED = """
-SELECT d.producer_job_name AS job, e.scope
-  FROM events e
-  JOIN datasets d ON d.id = e.dataset_uuid
- ORDER BY e.created_at
+DAG = """
+name: walk
+defaults: {runtime: ecs_platform}
+jobs:
+  - {name: ask, operator: noop, runtime: dispatcher, source: {kind: manual}}
+  - {name: numbers, operator: written, inputs: [{from: {job: ask}}]}
+  - {name: feed, operator: written, source: {kind: manual}}
+  - name: doubled
+    operator: sql
+    inputs: [{from: {job: feed}}, {from: {job: numbers}, trigger: false}]
+    config: {query: "SELECT block_number, value * 2 AS value FROM numbers"}
+  - {name: watch, operator: written, runtime: ecs_udf, inputs: [{from: {job: feed}}]}
+  - {name: after, operator: written, inputs: [{from: {job: doubled}}]}
 """
-UNROUTED = "SELECT count(*) FROM events WHERE routed_at IS NULL"
-UNFINISHED = "SELECT count(*) FROM outbox WHERE status <> 'Done'"
-ATTEMPTS = "SELECT worker_id, outcome::text FROM task_attempts"
+QUEUE, OTHER_QUEUE = "tasks-ecs_platform", "tasks-ecs_udf"
+
+STORED = """
+SELECT e.routed_at IS NOT NULL AS routed, o.status::text AS entry, e.xmin = o.xmin AS in_one_transaction
+  FROM events e JOIN outbox o ON o.kind = 'route_event' AND o.payload ->> 'event_id' = e.id::text
+ WHERE e.producer_task_id = $1
+"""
+TASK = """
+SELECT t.id, t.status::text FROM tasks t JOIN jobs j ON j.id = t.job_id WHERE j.name = $1
+"""
+ATTEMPT = """
+SELECT t.status::text, a.worker_id, t.lease_token IS NOT NULL AND t.lease_expires_at > now() AS leased
+  FROM tasks t JOIN task_attempts a ON a.task_id = t.id AND a.attempt = t.attempt
+ WHERE t.id = $1
+"""
+RENEWED = "SELECT last_heartbeat > started_at FROM tasks WHERE id = $1"
+COMMITTED = """
+SELECT t.status::text, p.partition_key, p.row_count, e.scope, e.routed_at IS NOT NULL AS routed, n.status::text AS next,
+       t.xmin = e.xmin AND e.xmin = n.xmin AND e.created_at = c.created_at AS in_one_transaction
+  FROM tasks t
+  JOIN events e ON e.producer_task_id = t.id
+  JOIN partition_versions p ON p.dataset_version = e.dataset_version AND p.valid_to IS NULL
+  JOIN commits c ON c.dataset_version = p.dataset_version AND c.number = p.valid_from
+  JOIN tasks n ON n.job_id = (SELECT id FROM jobs WHERE name = 'after')
+ WHERE t.id = $1
+"""
 
 
-@pytest.fixture
-async def walk(state_db: str, queue_db: str, tmp_path: Path) -> AsyncIterator[Walk]:
-    async with walking(state_db, queue_db, tmp_path) as made:
-        yield made
+async def test_one_event(state_db: str, queue_db: str, tmp_path: Path) -> None:
+    async with walking(state_db, queue_db, tmp_path) as walk:
+        feed = await walk.attempt_of_a_source()
+        source = feed[0].task.task_id
+
+        # 1. The call arrives. Its capability token is verified.
+        assert (await walk.send_event(feed, token="another")).status_code == 401
+        assert (await walk.send_event(feed)).status_code == 200
+
+        # 2. The event is stored. So is an outbox entry, in the same transaction.
+        assert await walk.row(STORED, source) == {"routed": False, "entry": "Pending", "in_one_transaction": True}
+
+        # 3. The outbox is drained. The entry is done.
+        await drain(walk.control)
+        assert (await walk.row(STORED, source))["entry"] == "Done"
+
+        # 4. The event is routed. Each job that reads the dataset has a task.
+        assert (await walk.row(STORED, source))["routed"] is True
+        tasks = {job: await walk.row(TASK, job) for job in ("doubled", "watch")}
+        assert [task["status"] for task in tasks.values()] == ["Queued", "Queued"]
+        task = tasks["doubled"]["id"]
+
+        # 5. The wake-up is published. It is `{task_id}` and nothing else, on the queue of each task's runtime.
+        assert await walk.messages(QUEUE) == [{"task_id": str(task)}]
+        assert await walk.messages(OTHER_QUEUE) == [{"task_id": str(tasks["watch"]["id"])}]
+
+        async with walk.at_work():
+            # 6. A worker receives it. It is no longer on the queue.
+            await until(walk.completion.reported.is_set, "the worker reports what it did")
+            assert await walk.messages(QUEUE) == []
+
+            # 7. The task is claimed. It is running, and has a lease.
+            assert await walk.row(ATTEMPT, task) == {"status": "Running", "worker_id": "a worker", "leased": True}
+
+            # 8. The operator runs. Its files are in its attempt's folder, and no query sees them; the lease is renewed.
+            assert await walk.files_of(task) == {"doubled_0_0_9.parquet", "_SUCCESS"}
+            assert await walk.partitions() == ["0-9"]  # of `numbers`
+            await until(lambda: walk.control.pool.fetchval(RENEWED, task), "the lease is renewed")
+
+            # 9. The completion is accepted. Task, outputs, the next event and the task that it creates are one commit.
+            walk.completion.let_through.set()
+            await until(lambda: walk.is_over("doubled"), "the attempt is over")
+        made = {"status": "Completed", "partition_key": "0-9", "row_count": 10, "scope": "partition:0-9"}
+        made |= {"routed": True, "next": "Queued", "in_one_transaction": True}
+        assert await walk.row(COMMITTED, task) == made
+        assert await walk.partitions() == ["0-9", "0-9"]
+
+        # And on from step 5.
+        await drain(walk.control)
+        assert await walk.messages(QUEUE) == [{"task_id": str((await walk.row(TASK, "after"))["id"])}]
 
 
-@pytest.fixture(params=["lite", "aws"])
-async def walk_on_any_profile(
-    request: pytest.FixtureRequest, state_db: str, queue_db: str, tmp_path: Path
-) -> AsyncIterator[Walk]:
-    """On Postgres' queue, a disk and keys in files; and on SQS, S3 with credentials by STS, and KMS."""
-    if request.param == "lite":
-        async with walking(state_db, queue_db, tmp_path) as made:
-            yield made
-        return
-    moto, store = request.getfixturevalue("moto"), on_s3(request.getfixturevalue("seaweedfs"), tmp_path)
-    async with walking(state_db, sqs_settings(moto), tmp_path, tokens=kms_settings(moto), **store) as made:
-        yield made
+class HeldCompletion(httpx.AsyncBaseTransport):
+    """From the worker to the task API: its completion waits here until the test lets it through."""
 
-
-async def test_an_event_goes_through_every_process_once(walk_on_any_profile: Walk) -> None:
-    """The numbers are the steps of the page."""
-    walk = walk_on_any_profile
-    async with working(walk.worker("one")), working(walk.worker("two")):
-        request = uuid4()
-        for _ in range(3):  # requested three times, triggered once
-            await trigger(walk.control, walk.org.id, "walk", "ask", start=0, end=99, request_id=request)
-        await walk.until("work", ["Completed"])
-        await walk.until("after", ["Completed"])
-        await walk.until_outbox_is_empty()
-    # 1 and 2: three calls stored one event; 9: each completion stored one more.
-    stored = [tuple(row) for row in await walk.control.pool.fetch(STORED)]
-    assert stored == [(job, "partition:0-99") for job in ("ask", "work", "after")]
-    # 3 and 4: every outbox entry is done, and every event is routed.
-    assert await walk.control.pool.fetchval(UNFINISHED) == 0
-    assert await walk.control.pool.fetchval(UNROUTED) == 0
-    # 5 and 6: no wake-up is left on the queue.
-    assert (await walk.control.queue.depth("tasks-ecs_platform")).in_flight == 0
-    # 7 and 8: one worker claimed and ran `work`, once; the Dispatcher ran `after` itself.
-    attempts = await walk.control.pool.fetch(ATTEMPTS)
-    assert [row["outcome"] for row in attempts] == ["Completed", "Completed"]
-    assert len([row for row in attempts if row["worker_id"] in {"one", "two"}]) == 1
-
-
-async def test_many_events_and_two_workers_make_each_task_run_once(walk_on_any_profile: Walk) -> None:
-    walk = walk_on_any_profile
-    ran: list[str] = []
-    lock = threading.Lock()
-
-    def noted(task: TaskPayload) -> Outcome:
-        with lock:
-            ran.append(str(task.scope.cursor))
-        return run_pure(task)
-
-    async with working(walk.worker("one", noted)), working(walk.worker("two", noted)):
-        for cursor in range(30):
-            await trigger(walk.control, walk.org.id, "walk", "ask", cursor=cursor, request_id=uuid4())
-        await walk.until("after", ["Completed"] * 30)
-    assert sorted(ran, key=int) == [str(cursor) for cursor in range(30)]
-
-
-async def test_wake_ups_that_are_delivered_by_the_dozen_run_each_task_once(walk_on_any_profile: Walk) -> None:
-    """As a queue of SQS may: each of them can be a message that was delivered before."""
-    walk = walk_on_any_profile
-    for cursor in range(3):
-        await trigger(walk.control, walk.org.id, "walk", "ask", cursor=cursor, request_id=uuid4())
-    await walk.until("work", ["Queued"] * 3)
-    await walk.until_outbox_is_empty()
-    tasks = await walk.control.pool.fetch("SELECT id FROM tasks WHERE status = 'Queued'")
-    again = [Outgoing(msgspec.json.encode({"task_id": task["id"]})) for task in tasks for _ in range(12)]
-    await walk.control.queue.publish("tasks-ecs_platform", again)
-    async with working(walk.worker("one")), working(walk.worker("two")):
-        await walk.until("after", ["Completed"] * 3)
-        await until(lambda: _nothing_waits(walk), "every message was taken off the queue")
-    attempts = await walk.control.pool.fetchval("SELECT count(*) FROM task_attempts WHERE worker_id IN ('one', 'two')")
-    assert attempts == 3
-
-
-async def _nothing_waits(walk: Walk) -> bool:
-    depth = await walk.control.queue.depth("tasks-ecs_platform")
-    return depth.ready == depth.in_flight == 0
-
-
-async def test_an_operator_that_fails_is_a_failed_task_with_its_message_and_the_worker_goes_on(walk: Walk) -> None:
-    def breaks(task: TaskPayload) -> Outcome:
-        if task.scope.cursor == 0:
-            raise RuntimeError("the disk is made of cheese")
-        return run_pure(task)
-
-    async with working(walk.worker("one", breaks)):
-        await trigger(walk.control, walk.org.id, "walk", "ask", cursor=0, request_id=uuid4())
-        await walk.until("work", ["Failed"])
-        await trigger(walk.control, walk.org.id, "walk", "ask", cursor=1, request_id=uuid4())
-        await walk.until("work", ["Failed", "Completed"])
-    error = await walk.control.pool.fetchval("SELECT error_message FROM tasks WHERE status = 'Failed'")
-    assert "the disk is made of cheese" in error
-
-
-async def test_a_worker_that_lost_its_lease_reports_nothing_and_the_retry_counts(walk: Walk) -> None:
-    held, go = threading.Event(), threading.Event()
-
-    def slow(task: TaskPayload) -> Outcome:
-        held.set()
-        go.wait(SECONDS)
-        return run_pure(task)
-
-    # One slot only: it must not take the second attempt as well.
-    async with working(replace(walk.worker("slow", slow), concurrency=1)):
-        await trigger(walk.control, walk.org.id, "walk", "ask", cursor=7, request_id=uuid4())
-        await asyncio.to_thread(held.wait, 60)
-        pool = walk.control.pool
-        await pool.execute("UPDATE tasks SET lease_expires_at = now() WHERE status = 'Running'")
-        walk.control.after_commit.leases.notify()  # before the next heartbeat of the worker
-        await walk.until("work", ["Failed"])
-        await pool.execute("UPDATE tasks SET next_retry_at = now() WHERE status = 'Failed'")
-        async with working(walk.worker("quick")):
-            await walk.until("work", ["Completed"])
-            go.set()
-        await walk.until("after", ["Completed"])
-    rows = await pool.fetch(
-        "SELECT attempt, worker_id, outcome::text FROM task_attempts WHERE worker_id <> '' ORDER BY 1, 3"
-    )
-    assert [
-        (row["attempt"], row["worker_id"], row["outcome"]) for row in rows if row["worker_id"] in {"slow", "quick"}
-    ] == [
-        (1, "slow", "LeaseExpired"),
-        (2, "quick", "Completed"),
-    ]
-    assert await pool.fetchval("SELECT count(*) FROM events WHERE scope = 'cursor:7'") == 3
-
-
-class DropsAnswers(httpx.AsyncBaseTransport):
-    """A line on which the first answers to claims are lost, after the Dispatcher has given them."""
-
-    def __init__(self, line: httpx.AsyncBaseTransport, lost: int = 2) -> None:
-        self.line, self.lost = line, lost
+    def __init__(self, line: httpx.AsyncBaseTransport) -> None:
+        self._line, self.reported, self.let_through = line, asyncio.Event(), asyncio.Event()
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        answer = await self.line.handle_async_request(request)
-        if "task-claim" in request.url.path and self.lost:
-            self.lost -= 1
-            await answer.aread()
-            raise httpx.ReadError("the line is cut")
-        return answer
+        if request.url.path == "/v1/task/complete":
+            self.reported.set()
+            await self.let_through.wait()
+        return await self._line.handle_async_request(request)
 
     async def aclose(self) -> None:
-        await self.line.aclose()
+        await self._line.aclose()
 
 
-async def test_a_lost_answer_to_a_claim_costs_no_lease(state_db: str, queue_db: str, tmp_path: Path) -> None:
-    """The lease outlasts the test's time limit: a wait for its end fails."""
-    dropping: list[DropsAnswers] = []
+@dataclass(frozen=True)
+class Walk:
+    control: Control
+    org: Org
+    task_api: httpx.AsyncClient
+    worker: Wrapper
+    completion: HeldCompletion
 
-    def line(as_it_is: httpx.AsyncBaseTransport) -> httpx.AsyncBaseTransport:
-        dropping.append(DropsAnswers(as_it_is))
-        return dropping[0]
+    @asynccontextmanager
+    async def at_work(self) -> AsyncIterator[None]:
+        async with working(self.worker):
+            try:
+                yield
+            finally:
+                self.completion.let_through.set()  # else the worker would never end
 
-    async with walking(state_db, queue_db, tmp_path, line=line) as walk, working(walk.worker("w")):
-        await trigger(walk.control, walk.org.id, "walk", "ask", cursor=1, request_id=uuid4())
-        await walk.until("after", ["Completed"])
-        attempts = (
-            "SELECT a.attempt FROM task_attempts a JOIN tasks t ON t.id = a.task_id JOIN jobs j ON j.id = t.job_id"
-        )
-        rows = await walk.control.pool.fetch(f"{attempts} WHERE j.name = 'work'")
-    assert [row["attempt"] for row in rows] == [1]
-    assert dropping[0].lost == 0
+    async def attempt_of_a_source(self) -> Held:
+        await trigger(self.control, self.org.id, "walk", "feed", start=0, end=9, request_id=uuid4())
+        await drain(self.control)
+        held = await claim_one(self.control)
+        assert held is not None
+        await take_all(self.control)
+        return held
+
+    async def send_event(self, held: Held, token: str | None = None) -> httpx.Response:
+        """As the attempt of a source reports that it has written a range."""
+        task, _ = held
+        output = task.task.outputs[0]
+        event = {"dataset_uuid": output.dataset_uuid, "dataset_version": output.dataset_version, "start": 0, "end": 9}
+        fence = {"task_id": task.task.task_id, "attempt": task.attempt, "lease_token": task.lease_token}
+        body = msgspec.json.encode({**fence, "events": [event]})
+        headers = {CAPABILITY_HEADER: token or task.capability_token}
+        return await self.task_api.post("/v1/task/events", content=body, headers=headers)
+
+    async def row(self, sql: str, *values: object) -> dict[str, Any]:
+        (found,) = await self.control.pool.fetch(sql, *values)
+        return dict(found)
+
+    async def messages(self, queue: str) -> list[Any]:
+        """What is on a queue; it stays there."""
+        found = await self.control.queue.receive(queue, max_messages=10, visibility=timedelta(minutes=1))
+        await self.control.queue.release(queue, [delivery.receipt for delivery in found], timedelta())
+        return [msgspec.json.decode(delivery.body) for delivery in found]
+
+    async def files_of(self, task: UUID) -> set[str]:
+        generation = "SELECT storage_location FROM dataset_versions v JOIN datasets d ON d.id = v.dataset_uuid"
+        location = await self.control.pool.fetchval(f"{generation} WHERE d.producer_job_name = 'doubled'")
+        return names(self.control, attempt_folder(location, task, 1))
+
+    async def partitions(self) -> list[str]:
+        """Those that queries see."""
+        return [key for key, _ in await current_partitions(self.control)]
+
+    async def is_over(self, job: str) -> bool:
+        return (await self.row(TASK, job))["status"] not in {"Queued", "Running"}
+
+
+@asynccontextmanager
+async def walking(state_db: str, queue_db: str, folder: Path) -> AsyncIterator[Walk]:
+    """A Dispatcher's listeners without its loops, a worker, and a DAG of which `numbers` has rows."""
+    settings, spark = settings_in(folder), shared_session()
+    async with control_for(state_db, queue_db, folder) as bare:
+        verifier = Verifier(lambda: published(bare.pool), settings.tokens)
+        apis = {"task": task_api(bare, verifier), "internal": internal_api(bare)}
+        listeners = [Listener(name, "127.0.0.1", 0, api) for name, api in apis.items()]
+        line = HeldCompletion(httpx.AsyncHTTPTransport(verify=trusting(settings.tls.ca)))
+        await store_service_tokens(bare.pool)
+        with registered(written=replace(WORKS, runtimes=frozenset({"ecs_platform", "ecs_udf"}))):
+            async with (
+                open_listeners(listeners, settings.tls) as at,
+                https(at["task"], settings.tls.ca) as task,
+                https(at["task"], settings.tls.ca, transport=line) as of_worker,
+                https(at["internal"], settings.tls.ca, auth=AnyService()) as internal,
+            ):
+                org = await an_org(bare.pool)
+                await deployed_and_active(bare, org, DAG)
+                await bare.pool.execute("UPDATE jobs SET heartbeat_interval_seconds = 1")
+                await trigger(bare, org.id, "walk", "ask", start=0, end=9, request_id=uuid4())
+                await settle(bare, content=ten_rows)
+                runner = Runner(bare.objects, Resources(), spark)
+                clients = DispatcherClient(internal), TaskClient(of_worker)
+                worker = Wrapper(bare.queue, QUEUE, *clients, runner, "a worker", 1)
+                yield Walk(bare, org, task, worker, line)
+                await verifier.close()
+
+
+async def take_all(control: Control) -> None:
+    """The wake-ups of tasks that ran before."""
+    found = await control.queue.receive(QUEUE, max_messages=10, visibility=timedelta(minutes=1))
+    await control.queue.ack(QUEUE, [delivery.receipt for delivery in found])
+
+
+async def ten_rows(_: Control, __: Claimed) -> pa.Table:
+    return pa.table({"block_number": list(range(10)), "value": list(range(10))})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ssl
 from typing import TYPE_CHECKING, Any
 from uuid import UUID, uuid4
 
@@ -14,8 +13,8 @@ from tests.support.dispatcher.control import PULL, deployed_and_active
 from tests.support.identity.service_tokens import as_gateway
 from tests.support.operators import registered
 from tests.support.systems.walk import Walk, walking
+from tests.support.tls import https
 from tests.support.verbs import trigger
-from tests.support.waiting import SECONDS
 from tracelake.wire.message import CAPABILITY_HEADER
 from tracelake.wire.task.lifecycle import Claimed
 from tracelake.wire.user.datasets import DatasetDetail, PublishedRange
@@ -42,7 +41,6 @@ class Mill:
 
     def __init__(self, walk: Walk) -> None:
         self._walk = walk
-        self._context = ssl.create_default_context(cafile=walk.ca)
 
     async def claimed(self) -> Claimed:
         await trigger(
@@ -70,14 +68,13 @@ class Mill:
             "datasets_published": [{**dataset, **published}],
             "error_message": None,
         }
-        async with httpx.AsyncClient(verify=self._context, timeout=SECONDS) as http:
-            url = f"{self._walk.listeners['dispatcher_task']}/v1/task/complete"
-            return await http.post(url, json=body, headers={CAPABILITY_HEADER: task.capability_token})
+        async with https(self._walk.listeners["dispatcher_task"], self._walk.ca) as http:
+            return await http.post("/v1/task/complete", json=body, headers={CAPABILITY_HEADER: task.capability_token})
 
     async def ranges(self) -> list[PublishedRange]:
         headers = as_gateway("test|acme")
-        async with httpx.AsyncClient(verify=self._context, headers=headers, timeout=SECONDS) as http:
-            answer = await http.get(f"{self._walk.listeners['dispatcher_internal']}/internal/v1/datasets/flour")
+        async with https(self._walk.listeners["dispatcher_internal"], self._walk.ca, headers=headers) as http:
+            answer = await http.get("/internal/v1/datasets/flour")
         shown = msgspec.json.decode(answer.content, type=DatasetDetail)
         assert shown.published_ranges == len(shown.newest_published_ranges)
         return shown.newest_published_ranges

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import ssl
 import tempfile
 import threading
 import time
@@ -22,6 +21,7 @@ import pytest
 from tests.support.dispatcher.control import PULL, deployed_and_active
 from tests.support.operators import registered
 from tests.support.systems.walk import Holds, Walk, held_task, held_worker, start_held_task, until_set, walking, working
+from tests.support.tls import trusting
 from tests.support.verbs import cancel_task, trigger
 from tests.support.waiting import SECONDS, until
 from tracelake.errors import TraceError
@@ -49,7 +49,7 @@ class Line(httpx.AsyncBaseTransport):
     """Between a worker and the task API; a request for `path` goes through `through` first."""
 
     def __init__(self, walk: Walk, path: str, through: Callable[[httpx.Request], Awaitable[None]]) -> None:
-        self.line = close_when_canceled(httpx.AsyncHTTPTransport(verify=ssl.create_default_context(cafile=walk.ca)))
+        self.line = close_when_canceled(httpx.AsyncHTTPTransport(verify=trusting(walk.ca)))
         self.path, self.through = path, through
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:

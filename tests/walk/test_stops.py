@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import ssl
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -30,11 +29,11 @@ from tests.support.systems.walk import (
     walking,
     working,
 )
+from tests.support.tls import https, trusting
 from tests.support.verbs import activate_dag, cancel_task, deploy_dag, pause_job, trigger
 from tests.support.waiting import SECONDS, until
 from tracelake.dispatcher.tasks.stop_signals import Stops
 from tracelake.errors import Unavailable
-from tracelake.runtime.http_client import AsyncClient
 from tracelake.store.identity import User
 from tracelake.wire.client import DispatcherClient
 from tracelake.worker import lease_keeper
@@ -190,11 +189,7 @@ async def test_a_waiting_call_is_answered_when_its_dispatcher_stops_and_does_not
 ) -> None:
     async with AsyncExitStack() as outlives:
         async with walking(state_db, queue_db, tmp_path) as walk:
-            http = AsyncClient(
-                base_url=walk.listeners["dispatcher_internal"],
-                headers=as_service("worker"),
-                verify=ssl.create_default_context(cafile=walk.ca),
-            )
+            http = https(walk.listeners["dispatcher_internal"], walk.ca, headers=as_service("worker"))
             # Otherwise it may begin to listen while it stops: the call is answered then, and repeated in vain.
             await until(lambda: listens(walk), "the Dispatcher listens")
             waiting_call = asyncio.create_task(
@@ -210,10 +205,9 @@ def listens(walk: Walk) -> bool:
 
 async def test_a_worker_that_ends_as_soon_as_it_began_leaves_no_connection_open(walk: Walk) -> None:
     """At any moment of the call: Python warns of a connection that is not closed when it is collected."""
-    context = ssl.create_default_context(cafile=walk.ca)
-    headers = as_service("worker")
+    headers, context = as_service("worker"), trusting(walk.ca)
     for turns in range(60):
-        async with AsyncClient(base_url=walk.listeners["dispatcher_internal"], headers=headers, verify=context) as http:
+        async with https(walk.listeners["dispatcher_internal"], walk.ca, headers=headers, verify=context) as http:
             dispatcher = DispatcherClient(http)
             hearing = asyncio.create_task(listen_for_stops(dispatcher, ()))
             if turns % 2:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import ssl
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
 
-import httpx
 import msgspec
 import pytest
 
@@ -20,8 +18,8 @@ from tests.support.dispatcher.staged_files import staged
 from tests.support.identity.service_tokens import as_service
 from tests.support.operators import registered
 from tests.support.systems.walk import Walk, walking
+from tests.support.tls import https
 from tests.support.verbs import trigger
-from tests.support.waiting import SECONDS
 from tracelake.domain.access.storage_locations import buffer_folder
 from tracelake.wire.task.buffers import BufferPublishRequest
 from tracelake.wire.task.lifecycle import Claimed, FetchAnswer, TaskPayload
@@ -40,10 +38,8 @@ jobs:
 
 
 async def fetched(walk: Walk, task: UUID) -> FetchAnswer:
-    context, headers = ssl.create_default_context(cafile=walk.ca), as_service("worker")
-    async with httpx.AsyncClient(verify=context, headers=headers, timeout=SECONDS) as http:
-        url = f"{walk.listeners['dispatcher_internal']}/internal/task-fetch"
-        answer = await http.get(url, params={"task_id": str(task)})
+    async with https(walk.listeners["dispatcher_internal"], walk.ca, headers=as_service("worker")) as http:
+        answer = await http.get("/internal/task-fetch", params={"task_id": str(task)})
     assert answer.status_code == 200, answer.text
     assert not {"lease_token", "lease_expires_at", "capability_token"} & answer.json().keys()
     return msgspec.json.decode(answer.content, type=FetchAnswer)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -17,6 +18,7 @@ import msgspec
 
 from tracelake.cli.options import settings_of
 from tracelake.domain.error_codes import KINDS
+from tracelake.domain.task import Backoff, retry_delay
 from tracelake.errors import (
     Busy,
     InvalidDag,
@@ -45,6 +47,7 @@ NETWORK_SECONDS = 30.0
 NOT_STARTED = (Busy, TooManyConnections, NoConnection)
 """The call was not started, so any call may be repeated."""
 RETRY_SECONDS, LONGEST_PAUSE = 30.0, 8.0
+_random = random.Random()  # noqa: S311 - spreads retries; protects nothing
 CLIENT, GATEWAY = "TRACE_CLIENT__", "TRACE_CLIENT__GATEWAY_URL"
 
 
@@ -70,11 +73,11 @@ class Remote:
             try:
                 return self._call_once(known, answer, query, body, path)
             except Unavailable as error:
-                pause = min(error.retry_after * 2**tries, LONGEST_PAUSE)
+                tries += 1
+                pause = retry_delay(tries, Backoff(2 * error.retry_after, LONGEST_PAUSE), _random.random())
                 is_safe = isinstance(error, NOT_STARTED) or (repeatable and error.where != str(self.http.base_url))
                 if not is_safe or time.monotonic() + pause > until:
                     raise
-            tries += 1
             time.sleep(pause)
 
     def _call_once(

@@ -21,7 +21,7 @@ from tracelake.runtime.metrics import Metrics
 from tracelake.runtime.tracing import span
 from tracelake.settings import RuntimeSettings
 from tracelake.store.db import OUTAGES
-from tracelake.store.queries import fetch_rows, queries
+from tracelake.store.queries import Row, fetch_row, fetch_rows, queries
 
 log = structlog.get_logger()
 
@@ -30,6 +30,11 @@ TIMEOUT_SECONDS = 8.0
 """Less than the scrape time-out of Prometheus: counters of this process are exported whatever the databases do."""
 
 Samples = dict[str, list[tuple[Sequence[str], float]]]
+
+
+class Lags(Row, frozen=True):
+    lease: float
+    retry: float
 
 
 class Gauges:
@@ -75,7 +80,7 @@ class Gauges:
         pool, sql = self._pool, queries("gauges")
         queued = await pool.fetch(sql["queued"])
         pending, dead = await pool.fetch(sql["outbox_pending"]), await pool.fetch(sql["outbox_dead"])
-        [(lease_lag, retry_lag)] = await pool.fetch(sql["lags"])
+        lags = await fetch_row(pool, sql["lags"], Lags)
         batches_dead = await pool.fetch(sql["batches_dead"])
         sources, in_flight = await pool.fetch(sql["sources"]), await pool.fetch(sql["in_flight"])
         paused, held = await pool.fetch(sql["paused"]), await pool.fetch(sql["held"])
@@ -88,8 +93,8 @@ class Gauges:
             "trace_outbox_pending": [((kind,), depth) for kind, depth, _ in pending],
             "trace_outbox_oldest_seconds": [((kind,), age) for kind, _, age in pending],
             "trace_outbox_dead": [((org, kind), count) for org, kind, count in dead],
-            "trace_lease_lag_seconds": [((), lease_lag)],
-            "trace_retry_lag_seconds": [((), retry_lag)],
+            "trace_lease_lag_seconds": [((), lags.lease)],
+            "trace_retry_lag_seconds": [((), lags.retry)],
             "trace_buffer_batches_dead": [((org,), count) for org, count in batches_dead],
             "trace_sources": [((org, state), count) for org, state, count in sources],
             "trace_jobs_paused": [((org, dag, job, reason), 1.0) for org, dag, job, reason in paused],

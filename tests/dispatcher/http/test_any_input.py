@@ -5,11 +5,9 @@ No answer is a fault of ours, and every answer is one that the description names
 
 from __future__ import annotations
 
-import ssl
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -24,14 +22,12 @@ from schemathesis import GenerationMode
 from schemathesis.specs.openapi.checks import response_schema_conformance, status_code_conformance
 
 from tests.support.dispatcher.control import control_for
-from tests.support.dispatcher.listeners import WORKER, Listeners, opened
+from tests.support.dispatcher.listeners import WORKER, Listeners, opened, settings_in
 from tests.support.identity.service_tokens import TOKENS, as_service
 from tests.support.loop_thread import LoopThread
 from tracelake.dispatcher.http.internal_routes import internal_api
 from tracelake.dispatcher.http.openapi import document
 from tracelake.dispatcher.http.task_routes import task_api
-from tracelake.lite.certificates import ensure_certificates
-from tracelake.settings import TlsSettings, load_settings
 from tracelake.wire.service.calls import SERVICE_CALLS, SERVICES
 
 CHECKS = [status_code_conformance, response_schema_conformance]
@@ -55,13 +51,10 @@ def at(state_db: str, queue_db: str, tmp_path: Path) -> Iterator[At]:
     loop, stack = LoopThread(), AsyncExitStack()
 
     async def start() -> At:
-        files = ensure_certificates(tmp_path / "tls", datetime.now(UTC))
-        tls = TlsSettings(ca=files.ca, cert=files.cert, key=files.key)
-        known = load_settings({}, home=tmp_path).model_copy(update={"tls": tls})
+        settings = settings_in(tmp_path)
         control = await stack.enter_async_context(control_for(state_db, queue_db, tmp_path))
-        context = ssl.create_default_context(cafile=files.ca)
-        listeners = await stack.enter_async_context(opened(control, known, context))
-        return At(listeners, str(files.ca), loop.do)
+        listeners = await stack.enter_async_context(opened(control, settings))
+        return At(listeners, str(settings.tls.ca), loop.do)
 
     try:
         yield loop.do(start())

@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-import ssl
 from collections.abc import AsyncIterator
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
@@ -18,12 +17,10 @@ import pytest
 
 from tests.support.dispatcher.control import control_for
 from tests.support.dispatcher.job_chain import a_task, completion
-from tests.support.dispatcher.listeners import WORKER, Listeners, opened
+from tests.support.dispatcher.listeners import WORKER, Listeners, opened, settings_in
 from tests.support.dispatcher.staged_files import staged
 from tracelake.domain.access.object_names import ObjectName
 from tracelake.errors import Forbidden
-from tracelake.lite.certificates import ensure_certificates
-from tracelake.settings import TlsSettings, load_settings
 from tracelake.wire.client import LARGE_BYTES, TaskClient
 from tracelake.wire.message import MAX_BODY_BYTES
 from tracelake.wire.service.headers import SERVICE_TOKEN
@@ -35,11 +32,7 @@ pytestmark = pytest.mark.anyio
 
 @pytest.fixture
 async def listeners(state_db: str, queue_db: str, tmp_path: Path) -> AsyncIterator[Listeners]:
-    files = ensure_certificates(tmp_path / "tls", datetime.now(UTC))
-    tls = TlsSettings(ca=files.ca, cert=files.cert, key=files.key)
-    settings = load_settings({}, home=tmp_path).model_copy(update={"tls": tls})
-    context = ssl.create_default_context(cafile=files.ca)
-    async with control_for(state_db, queue_db, tmp_path) as control, opened(control, settings, context) as made:
+    async with control_for(state_db, queue_db, tmp_path) as control, opened(control, settings_in(tmp_path)) as made:
         yield made
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import re
-import ssl
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -24,6 +23,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from tests.support import ROOT
 from tests.support.systems.trace_up import SHORT_RUN, TraceUp, new_folder
+from tests.support.tls import trusting
 from tests.support.waiting import SECONDS, wait_until
 from tracelake.domain.access.object_names import Folder
 from tracelake.domain.access.service_tokens import LISTENERS, TokenListener, derive_token, prove_user
@@ -130,7 +130,7 @@ def loot(request: pytest.FixtureRequest, system: TraceUp, given: dict[str, Any])
 
 
 def client(system: TraceUp) -> httpx.Client:
-    return httpx.Client(verify=ssl.create_default_context(cafile=system.ready()["ca_file"]), timeout=SECONDS)
+    return httpx.Client(verify=trusting(system.ready()["ca_file"]), timeout=SECONDS)
 
 
 @pytest.fixture(scope="module")

@@ -11,10 +11,10 @@ import pytest
 
 from tests.support.identity.service_tokens import as_service
 from tests.support.systems.query import FOREVER, MEGABYTES, ROWS, QuerySystem
+from tests.support.tls import https
 from tests.support.waiting import SECONDS, until
 from tracelake.errors import Busy
 from tracelake.query.limits.slots import Kind, Reserved, Slots
-from tracelake.runtime.http_client import AsyncClient
 from tracelake.runtime.listeners import refusal_response
 
 pytestmark = pytest.mark.anyio
@@ -33,7 +33,7 @@ async def test_a_query_over_its_time_limit_is_ended_in_spark(system: QuerySystem
 
 async def test_a_query_whose_caller_disconnects_is_ended(system: QuerySystem) -> None:
     headers = {"authorization": f"Bearer {system.token(ADMIN)}"}
-    async with AsyncClient(base_url=system.gateway.base_url, verify=system.context) as impatient:
+    async with https(str(system.gateway.base_url), system.operators.walk.ca) as impatient:
         short_timeout = httpx.Timeout(120, read=2)
         with pytest.raises(httpx.ReadTimeout):
             await impatient.post("/v1/query", json={"sql": FOREVER}, headers=headers, timeout=short_timeout)

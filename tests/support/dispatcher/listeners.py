@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import httpx
 
 from tests.support.dispatcher.job_chain import Chain, a_task, deploy_chain
 from tests.support.identity.service_tokens import as_service, store_service_tokens
-from tests.support.waiting import SECONDS
+from tests.support.tls import https, tls_in
 from tracelake.capability.verifier import Verifier
 from tracelake.dispatcher.control import Control
 from tracelake.dispatcher.process import dispatching
-from tracelake.runtime.http_client import AsyncClient
-from tracelake.settings import Settings
+from tracelake.settings import Settings, load_settings
 from tracelake.store.signing_keys import published
 
 WORKER = as_service("worker")
@@ -45,15 +44,20 @@ class Listeners:
         return await self.task.post(f"/v1/task/{verb}", json=body, headers=headers)
 
 
+def settings_in(folder: Path) -> Settings:
+    """With a certificate of its own."""
+    return load_settings({}, home=folder).model_copy(update={"tls": tls_in(folder / "tls")})
+
+
 @asynccontextmanager
-async def opened(control: Control, settings: Settings, context: ssl.SSLContext) -> AsyncIterator[Listeners]:
+async def opened(control: Control, settings: Settings) -> AsyncIterator[Listeners]:
     verifier = Verifier(lambda: published(control.pool), settings.tokens)
     control = replace(control, minted=verifier.remember)
     chain = await deploy_chain(control)
     await store_service_tokens(control.pool)
     async with (
         dispatching(control, verifier, settings) as addresses,
-        AsyncClient(base_url=addresses["dispatcher_task"], verify=context, timeout=SECONDS) as task,
-        AsyncClient(base_url=addresses["dispatcher_internal"], verify=context, timeout=SECONDS) as internal,
+        https(addresses["dispatcher_task"], settings.tls.ca) as task,
+        https(addresses["dispatcher_internal"], settings.tls.ca) as internal,
     ):
         yield Listeners(control, chain, task, internal)

@@ -23,10 +23,10 @@ from tests.support.faults.postgres_proxy import Proxy, cutting
 from tests.support.loop_thread import LoopThread
 from tests.support.postgres import RunningServer
 from tests.support.systems.trace_up import TraceUp
+from tests.support.tls import trusting
 from tests.support.waiting import SECONDS
 from tracelake.lite.end_orphans import members_of
 from tracelake.lite.home import Home
-from tracelake.runtime.tls import client_context
 from tracelake_demo.check_rows import Story
 from tracelake_demo.receiver import Hook, listening
 from tracelake_demo.system import SHORT_RUN, Running
@@ -164,7 +164,7 @@ def _up(home: Home, env: dict[str, str]) -> Iterator[Running]:
 def reached(home: Home) -> Iterator[Running]:
     """Calls to the `trace up` of this home."""
     ready = json.loads(home.all_ready.read_text())
-    verify = client_context(Path(ready["ca_file"]))
+    verify = trusting(ready["ca_file"])
     with httpx.Client(base_url=ready["endpoints"]["gateway"], verify=verify, timeout=SECONDS) as http:
         yield Running(home, ready, http)
 

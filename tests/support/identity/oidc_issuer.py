@@ -18,7 +18,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from tracelake.lite.certificates import ensure_certificates
+from tests.support.tls import tls_in
 from tracelake.runtime.listeners import Listener, json_response, open_listeners
 from tracelake.settings import TlsSettings
 
@@ -66,8 +66,7 @@ def _rsa_key() -> rsa.RSAPrivateKey:
 @asynccontextmanager
 async def oidc_issuer(folder: Path) -> AsyncIterator[OidcIssuer]:
     """Has an RSA key `one`, which is published, and an elliptic one, `two`."""
-    files = ensure_certificates(folder / "tls", datetime.now(UTC))
-    tls = TlsSettings(ca=files.ca, cert=files.cert, key=files.key)
+    tls = tls_in(folder / "tls")
     keys = {"one": _rsa_key(), "two": ec.generate_private_key(ec.SECP256R1())}
     issuer = OidcIssuer(keys, ["one"], tls=tls)
     service = Listener("issuer", "127.0.0.1", 0, Starlette(routes=[Route("/keys", issuer.publish)]))

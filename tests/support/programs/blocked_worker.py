@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import ssl
 import sys
 import threading
 from collections.abc import AsyncIterator
@@ -24,13 +23,13 @@ from tests.support.child_process import running_program
 from tests.support.identity.service_tokens import as_service
 from tests.support.spark.session import a_session
 from tests.support.systems.walk import Walk
+from tests.support.tls import https
 from tests.support.waiting import SECONDS
 from tracelake.adapters.objects_disk import DiskObjects
 from tracelake.adapters.pg.queue import PgQueue
 from tracelake.dispatcher.maintenance.delete_orphan_files import DeleteOrphanFiles
 from tracelake.domain.access.object_names import ObjectName
 from tracelake.operators.api.context import Resources
-from tracelake.runtime.http_client import AsyncClient
 from tracelake.settings import RpcPoolSettings
 from tracelake.wire.client import DispatcherClient, TaskClient
 from tracelake.wire.task.buffers import BufferPublishAnswer, BufferPublishRequest
@@ -143,13 +142,12 @@ async def swept(walk: Walk) -> None:
 
 
 async def main(given: dict[str, Any]) -> None:
-    context = ssl.create_default_context(cafile=given["ca"])
     folder = Path(given["folder"])
     asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(MOST))
     with a_session(folder / given["hold"], MOST) as spark:
         async with (
-            AsyncClient(base_url=given["internal"], headers=as_service("worker"), verify=context) as internal,
-            AsyncClient(base_url=given["task"], verify=context) as task,
+            https(given["internal"], given["ca"], headers=as_service("worker")) as internal,
+            https(given["task"], given["ca"]) as task,
         ):
             pools = {name: pool_of(name, RpcPoolSettings(**pool)) for name, pool in given["pools"].items()}
             resources = Resources(given["data"], pools, folder=folder / "files")

@@ -8,15 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-import ssl
 import sys
-from typing import Any
 
 from tests.support.identity.service_tokens import as_service
+from tests.support.tls import https
 from tracelake.chain.nodes.rpc import Lane, RpcClient
 from tracelake.chain.nodes.rpc_pool import Endpoint, RpcPool
 from tracelake.errors import ProviderUnavailable
-from tracelake.runtime.http_client import AsyncClient
 from tracelake.wire.client import DispatcherClient
 from tracelake.worker.lease_rpc_shares import leased_pools
 
@@ -28,10 +26,8 @@ async def main() -> None:
     asked = json.loads(sys.stdin.readline())
     node = Endpoint(asked["node"], "a")
     pool = RpcPool("main", asked["chain_id"], (node,), rest=0.01, longest_rest=0.05, **asked["limits"])
-    context = ssl.create_default_context(cafile=asked["ca"])
-    more: dict[str, Any] = {"verify": context, "headers": as_service("worker"), "timeout": 30}
     async with (
-        AsyncClient(base_url=asked["dispatcher"], **more) as http,
+        https(asked["dispatcher"], asked["ca"], headers=as_service("worker"), timeout=30) as http,
         leased_pools(DispatcherClient(http), asked["name"], {"main": pool}, "127.0.0.1") as pools,
         RpcClient(pools["main"]) as client,
     ):

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import ssl
 import sys
 from collections import Counter
 from dataclasses import dataclass, field
@@ -16,6 +15,8 @@ from typing import Any, Final
 from uuid import uuid4
 
 import httpx
+
+from tests.support.tls import https
 
 CLEAR: Final = frozenset({429, 503})
 QUERY: Final = "SELECT 1 AS answer"
@@ -67,13 +68,8 @@ def main() -> None:
 
 async def _call(asked: ClientRequest) -> Calls:
     calls = Calls(asked.triggers, asked.queries)
-    async with httpx.AsyncClient(
-        base_url=asked.url,
-        headers={"authorization": f"Bearer {asked.token}"},
-        verify=ssl.create_default_context(cafile=asked.ca_file),
-        timeout=60,
-        limits=httpx.Limits(max_connections=None),
-    ) as http:
+    headers, limits = {"authorization": f"Bearer {asked.token}"}, httpx.Limits(max_connections=None)
+    async with https(asked.url, asked.ca_file, headers=headers, timeout=60, limits=limits) as http:
         clients = Clients(http, asyncio.Semaphore(AT_ONCE), calls)
         work = [_trigger(clients, cursor) for cursor in range(asked.triggers)]
         work += [_query(clients) for _ in range(asked.queries)]

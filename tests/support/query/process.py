@@ -15,9 +15,9 @@ from tests.support.child_process import trace_process
 from tests.support.identity.service_tokens import TOKENS, as_gateway
 from tests.support.systems.processes import is_ready
 from tests.support.systems.query import QuerySystem
+from tests.support.tls import https
 from tests.support.waiting import SECONDS, until
 from tracelake.lite.network_ports import free_port
-from tracelake.runtime.http_client import AsyncClient
 from tracelake.settings import EndpointSettings, IdentitySettings, ObjectSettings
 
 COUNT = "SELECT count(*) AS n FROM orders"
@@ -42,7 +42,7 @@ async def a_service(
     headers = as_gateway("reader", "query")
     url, log = f"https://127.0.0.1:{port}", home.parent / f"{home.name}.log"
     with trace_process("query", settings, log) as process:
-        async with AsyncClient(base_url=url, verify=system.context, headers=headers, timeout=SECONDS) as listener:
+        async with https(url, system.operators.walk.ca, headers=headers) as listener:
             await until_ready(process, listener, log)
             yield process, listener
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -14,8 +13,8 @@ import msgspec
 
 from tests.support.identity.service_tokens import AnyService
 from tests.support.systems.processes import System, is_ready, url_of
+from tests.support.tls import https
 from tests.support.waiting import SECONDS, until
-from tracelake.runtime.http_client import AsyncClient
 from tracelake.store.first_start import FIRST_ADMIN
 from tracelake.wire.calls.user_calls import USER
 
@@ -89,6 +88,5 @@ async def calling(system: System, *, replicas: int = 1, seconds: float = CALL_SE
     A killed process closes its connections. A frozen one executes late what was requested, maybe after the opposite was
     requested: `Traffic.late` must know of it.
     """
-    context = ssl.create_default_context(cafile=system.tls.ca)
-    async with AsyncClient(verify=context, timeout=seconds, auth=AnyService()) as http:
+    async with https("", system.tls.ca, timeout=seconds, auth=AnyService()) as http:
         yield Caller(http, system.listeners[:replicas])

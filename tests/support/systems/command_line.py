@@ -6,7 +6,6 @@ import json
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -18,18 +17,18 @@ from tests.support.dispatcher.job_chain import claimed, completion, drained
 from tests.support.identity.service_tokens import TOKENS
 from tests.support.loop_thread import LoopThread
 from tests.support.systems.gateway import people
+from tests.support.tls import tls_in
 from tracelake.dispatcher.control import Control
 from tracelake.dispatcher.http.internal_routes import internal_api
 from tracelake.domain.access.seal import Seal, new_key, read_keys
 from tracelake.gateway.process import public_api
-from tracelake.lite.certificates import ensure_certificates
 from tracelake.lite.home import Home, ensure_issuer_key, public_pem
 from tracelake.lite.user_token import mint_user_token
 from tracelake.query.process import query_api
 from tracelake.query.routes import verify_route
 from tracelake.query.verify.verify import DatasetVerifier
 from tracelake.runtime.listeners import Listener, open_listeners
-from tracelake.settings import EndpointSettings, IdentitySettings, Settings, TlsSettings
+from tracelake.settings import EndpointSettings, IdentitySettings, Settings
 from tracelake.store.first_start import FIRST_ADMIN
 from tracelake.wire.client import dispatcher_client, service_client
 
@@ -72,8 +71,7 @@ class Running:
 
     async def _open(self) -> None:
         home, enter = self._home, self._stack.enter_async_context
-        files = ensure_certificates(home.tls, datetime.now(UTC))
-        tls = TlsSettings(ca=files.ca, cert=files.cert, key=files.key)
+        tls = tls_in(home.tls)
         key = ensure_issuer_key(home)
         identity = IdentitySettings(user_public_key=public_pem(key), service_token=SecretStr(TOKENS["gateway"]))
         seal = Seal(read_keys(new_key()))
@@ -98,7 +96,7 @@ class Running:
         public = await enter(open_listeners([Listener("gateway", "127.0.0.1", 0, gateway)], tls))
         document = {
             "endpoints": public,
-            "ca_file": str(files.ca),
+            "ca_file": str(tls.ca),
             "user_token": mint_user_token(key, identity, FIRST_ADMIN),
         }
         home.ready.write_text(json.dumps(document))

@@ -10,7 +10,6 @@ import json
 import os
 import select
 import signal
-import ssl
 import subprocess
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -22,17 +21,22 @@ from typing import Any
 
 import asyncpg
 import httpx
+from cryptography.hazmat.primitives.asymmetric import ec
 
 from tests.support import ROOT
 from tests.support.child_process import program
 from tests.support.faults.backends import Faults
 from tests.support.identity.service_tokens import TOKENS, AnyService, local_tokens
+from tests.support.tls import https
 from tests.support.waiting import SECONDS, until
 from tracelake.adapters.objects_disk import DiskObjects
 from tracelake.lite.certificates import ensure_certificates
+from tracelake.lite.home import public_pem
 from tracelake.lite.network_ports import free_ports
+from tracelake.lite.user_token import mint_user_token
 from tracelake.ports import ObjectStore
 from tracelake.runtime.tls import TlsFiles
+from tracelake.settings import IdentitySettings
 from tracelake.store.db import OUTAGES
 from tracelake.store.first_start import FIRST_ADMIN, ensure_first_rows
 from tracelake.wire.calls.user_calls import USER
@@ -358,12 +362,15 @@ def url_of(port: int) -> str:
 
 @asynccontextmanager
 async def worker_client(system: System) -> AsyncIterator[httpx.AsyncClient]:
-    context = ssl.create_default_context(cafile=system.tls.ca)
     url = url_of(system.listeners[0][1])
-    async with httpx.AsyncClient(
-        base_url=url, headers={USER: FIRST_ADMIN}, auth=AnyService(), verify=context, timeout=SECONDS
-    ) as http:
+    async with https(url, system.tls.ca, headers={USER: FIRST_ADMIN}, auth=AnyService()) as http:
         yield http
+
+
+def user_client(system: System, key: ec.EllipticCurvePrivateKey, port: int, **more: Any) -> httpx.AsyncClient:
+    """The first admin's, of a Gateway at this port that knows the key."""
+    token = mint_user_token(key, IdentitySettings(user_public_key=public_pem(key)), FIRST_ADMIN)
+    return https(url_of(port), system.tls.ca, headers={"authorization": f"Bearer {token}"}, **more)
 
 
 async def until_ready(http: httpx.AsyncClient) -> None:

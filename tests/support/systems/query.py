@@ -5,7 +5,6 @@ Organisation `acme` has datasets made by a worker; `rival` has one of the same n
 
 from __future__ import annotations
 
-import ssl
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -26,8 +25,9 @@ from tests.support.identity.service_tokens import TOKENS, AsGateway, as_service
 from tests.support.operators import registered
 from tests.support.systems.operators import Numbers, OperatorSystem, operator, operator_system
 from tests.support.systems.walk import working
+from tests.support.tls import https
 from tests.support.verbs import trigger
-from tests.support.waiting import SECONDS, until
+from tests.support.waiting import until
 from tracelake.domain.dag.catalog import OperatorSpec, checked_by, every_input
 from tracelake.domain.dag.model import Storage
 from tracelake.gateway.process import public_api
@@ -37,7 +37,6 @@ from tracelake.operators.api.outcome import OperatorConfig as NoConfig
 from tracelake.query.process import serving
 from tracelake.query.spark.jvm import QuerySpark
 from tracelake.query.spark.sessions import Sessions
-from tracelake.runtime.http_client import AsyncClient
 from tracelake.runtime.listeners import Listener, open_listeners
 from tracelake.runtime.metrics import Metrics
 from tracelake.settings import DataSettings, IdentitySettings, Settings, TlsSettings, load_settings
@@ -102,7 +101,6 @@ class QuerySystem:
     query_internal: httpx.AsyncClient
     spark: SharedSpark
     rival: Org
-    context: ssl.SSLContext
 
     def token(self, user: str) -> str:
         return mint_user_token(self.key, self.settings.identity, user)
@@ -223,27 +221,19 @@ async def _query_service(
     operators: OperatorSystem, settings: Settings, key: ec.EllipticCurvePrivateKey, spark: SharedSpark, rival: Org
 ) -> AsyncIterator[QuerySystem]:
     walk = operators.walk
-    context = ssl.create_default_context(cafile=walk.ca)
     assert settings.data.query_dsn is not None
     async with (
         open_pool(settings.data.query_dsn.get_secret_value(), name="query", max_size=2) as pool,
-        AsyncClient(
-            base_url=walk.listeners["dispatcher_internal"], verify=context, headers=as_service("query"), timeout=SECONDS
-        ) as dispatcher,
+        https(walk.listeners["dispatcher_internal"], walk.ca, headers=as_service("query")) as dispatcher,
         serving(
             settings, pool, DispatcherClient(dispatcher), spark, walk.control.objects, metrics=Metrics()
         ) as listeners,
-        AsyncClient(
-            base_url=listeners["query_internal"],
-            verify=context,
-            auth=AsGateway("query"),
-            timeout=SECONDS,
-        ) as inside,
-        AsyncClient(base_url=listeners["query_task"], verify=context, timeout=SECONDS) as task_api,
+        https(listeners["query_internal"], walk.ca, auth=AsGateway("query")) as inside,
+        https(listeners["query_task"], walk.ca) as task_api,
         _gateway(settings, walk.dispatcher, inside) as url,
-        AsyncClient(base_url=url, verify=context, timeout=SECONDS) as gateway,
+        https(url, walk.ca) as gateway,
     ):
-        yield QuerySystem(operators, settings, key, gateway, task_api, inside, spark, rival, context)
+        yield QuerySystem(operators, settings, key, gateway, task_api, inside, spark, rival)
 
 
 @asynccontextmanager

@@ -6,7 +6,6 @@ A task is claimed as the Dispatcher would, and its bundle posted to the runner w
 from __future__ import annotations
 
 import hashlib
-import ssl
 import textwrap
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -23,12 +22,11 @@ from pydantic import SecretStr
 from tests.support.dispatcher.control import Org, deployed_and_active
 from tests.support.identity.service_tokens import TOKENS
 from tests.support.systems.walk import OnDispatcher, Walk, walking
+from tests.support.tls import https
 from tests.support.udf.bundles import zipped
-from tests.support.waiting import SECONDS
 from tracelake.domain.dag.catalog import OperatorSpec, checked_by
 from tracelake.domain.dag.model import Storage
 from tracelake.operators.api.outcome import OperatorConfig as NoConfig
-from tracelake.runtime.http_client import AsyncClient
 from tracelake.runtime.listeners import open_listeners
 from tracelake.sandbox.bubblewrap import Isolation, choose_isolation
 from tracelake.settings import EndpointSettings, IdentitySettings, Settings, TlsSettings, load_settings
@@ -180,11 +178,10 @@ async def running_system(
             bare = s3["places"].model_copy(update={"access_key_id": None, "secret_access_key": None})
             settings = settings.model_copy(update={"objects": bare})
         stores = Stores(settings, walk.control.objects, walk.tasks, session_objects)
-        context = ssl.create_default_context(cafile=walk.ca)
         async with (
             running(settings, isolation or choose_isolation(), walk.dispatcher, walk.tasks, stores) as functions,
             open_listeners([runner_api(functions, settings.udf)], settings.tls) as listeners,
-            AsyncClient(base_url=listeners["runner"], verify=context, timeout=SECONDS) as http,
+            https(listeners["runner"], walk.ca) as http,
         ):
             yield RunnerSystem(walk, bundles, functions, settings, http)
 

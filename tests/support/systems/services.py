@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import ssl
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
@@ -17,14 +16,14 @@ from pydantic import SecretStr
 from tests.support.dispatcher.control import Org
 from tests.support.identity.service_tokens import TOKENS, proven_user
 from tests.support.systems.walk import Walk, walking
+from tests.support.tls import https
 from tests.support.verbs import trigger
-from tests.support.waiting import SECONDS, until
+from tests.support.waiting import until
 from tracelake.delivery.routes import delivery_api
 from tracelake.domain.access.service_tokens import TokenListener, derive_token
 from tracelake.errors import SetupError
 from tracelake.query.process import serving
 from tracelake.query.spark.jvm import QuerySpark, query_options
-from tracelake.runtime.http_client import AsyncClient
 from tracelake.runtime.listeners import Listener, open_listeners
 from tracelake.runtime.metrics import Metrics
 from tracelake.settings import (
@@ -115,11 +114,7 @@ async def services_of(state_db: str, queue_db: str, data_db: str, folder: Path) 
             "query_task": listeners["query_task"],
             **beside,
         }
-        context = ssl.create_default_context(cafile=walk.ca)
-        http = {
-            name: await enter(AsyncClient(base_url=url, verify=context, timeout=SECONDS))
-            for name, url in addresses.items()
-        }
+        http = {name: await enter(https(url, walk.ca)) for name, url in addresses.items()}
         yield Services(walk, http)
 
 

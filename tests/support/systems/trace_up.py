@@ -9,7 +9,6 @@ import json
 import os
 import shutil
 import signal
-import ssl
 import subprocess
 import sys
 import tempfile
@@ -21,6 +20,7 @@ from typing import IO, Any, Final, Self
 
 import httpx
 
+from tests.support.tls import trusting
 from tests.support.waiting import SECONDS, wait_until
 
 LIGHT: Final = "worker,sink,query,scheduler,delivery,runner"
@@ -108,8 +108,8 @@ class TraceUp:
 
     def get(self, listener: str, path: str, **headers: str) -> httpx.Response:
         ready = self.ready()
-        context = ssl.create_default_context(cafile=ready["ca_file"])
-        return httpx.get(ready["endpoints"][listener] + path, headers=headers, verify=context, timeout=SECONDS)
+        address, context = ready["endpoints"][listener] + path, trusting(ready["ca_file"])
+        return httpx.get(address, headers=headers, verify=context, timeout=SECONDS)
 
     def me(self) -> dict[str, Any]:
         answer = self.get("gateway", "/v1/me", Authorization=f"Bearer {self.ready()['user_token']}")
@@ -120,7 +120,7 @@ class TraceUp:
     def client(self) -> httpx.Client:
         """The first user's, of the public API."""
         ready = self.ready()
-        context = ssl.create_default_context(cafile=ready["ca_file"])
+        context = trusting(ready["ca_file"])
         headers = {"authorization": f"Bearer {ready['user_token']}"}
         return httpx.Client(base_url=ready["endpoints"]["gateway"], headers=headers, verify=context, timeout=SECONDS)
 

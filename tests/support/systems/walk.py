@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import ssl
 import threading
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import UUID, uuid4
@@ -17,24 +15,23 @@ import httpx
 
 from tests.support.dispatcher.control import Org, an_org, control_for, deployed_and_active
 from tests.support.identity.service_tokens import AnyService, store_service_tokens
+from tests.support.tls import https, tls_in, trusting
 from tests.support.verbs import trigger
-from tests.support.waiting import SECONDS, until
+from tests.support.waiting import until
 from tracelake.capability.verifier import Verifier
 from tracelake.dispatcher.control import Control
 from tracelake.dispatcher.dags.deploy import Deployed
 from tracelake.dispatcher.process import dispatching
 from tracelake.dispatcher.runtimes.known import INVOKERS
 from tracelake.domain.access.seal import Seal
-from tracelake.lite.certificates import ensure_certificates
 from tracelake.operators.api.context import Resources, TaskApi
 from tracelake.operators.api.outcome import Outcome
 from tracelake.ports import CredentialMinter, Invoker, ObjectStore
-from tracelake.runtime.http_client import AsyncClient, close_when_canceled
+from tracelake.runtime.http_client import close_when_canceled
 from tracelake.settings import (
     DispatcherSettings,
     ObjectSettings,
     QueueSettings,
-    TlsSettings,
     TokenSettings,
     load_settings,
 )
@@ -165,8 +162,8 @@ async def walking(
 
     `line` wraps the transport from workers to the Dispatcher's internal API.
     """
-    files = ensure_certificates(tmp_path / "tls", datetime.now(UTC))
-    tls = TlsSettings(ca=files.ca, cert=files.cert, key=files.key)
+    tls = tls_in(tmp_path / "tls")
+    assert tls.ca is not None
     settings = load_settings({}, home=tmp_path).model_copy(
         update={"tls": tls, "dispatcher": DispatcherSettings(beat_seconds=beat_seconds, task_port=task_port)}
     )
@@ -182,18 +179,17 @@ async def walking(
             task_url=f"https://127.0.0.1:{task_port}",
         )
         org = await _deployed(control) if deploys else await _found(control)
-        context = ssl.create_default_context(cafile=files.ca)
         async with (
             dispatching(control, verifier, settings, invoker) as listeners,
-            AsyncClient(
-                base_url=listeners["dispatcher_internal"],
+            https(
+                listeners["dispatcher_internal"],
+                tls.ca,
                 auth=AnyService(),
-                transport=line(close_when_canceled(httpx.AsyncHTTPTransport(verify=context))),
-                timeout=SECONDS,
+                transport=line(close_when_canceled(httpx.AsyncHTTPTransport(verify=trusting(tls.ca)))),
             ) as internal,
-            AsyncClient(base_url=listeners["dispatcher_task"], verify=context, timeout=SECONDS) as task,
+            https(listeners["dispatcher_task"], tls.ca) as task,
         ):
-            yield Walk(control, org, DispatcherClient(internal), TaskClient(task), listeners, files.ca)
+            yield Walk(control, org, DispatcherClient(internal), TaskClient(task), listeners, tls.ca)
 
 
 @asynccontextmanager

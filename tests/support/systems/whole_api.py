@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import ssl
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from pathlib import Path
 
 import asyncpg
@@ -14,17 +12,15 @@ from pydantic import SecretStr
 
 from tests.support.identity.service_tokens import AsGateway, as_service
 from tests.support.systems.gateway import System, over, system
-from tests.support.waiting import SECONDS
+from tests.support.tls import https, tls_in
 from tracelake.delivery.routes import delivery_api
 from tracelake.dispatcher.http.internal_routes import internal_api
 from tracelake.domain.access.seal import Seal, new_key, read_keys
 from tracelake.gateway.process import public_api
-from tracelake.lite.certificates import ensure_certificates
 from tracelake.query.process import serving
 from tracelake.query.spark.jvm import QuerySpark, query_options
-from tracelake.runtime.http_client import AsyncClient
 from tracelake.runtime.metrics import Metrics
-from tracelake.settings import DataSettings, Settings, TlsSettings, load_settings
+from tracelake.settings import DataSettings, Settings, load_settings
 from tracelake.spark.owner import SparkOwner
 from tracelake.store.db import open_pool
 from tracelake.wire.client import DispatcherClient
@@ -51,22 +47,18 @@ async def whole_api(state_db: str, queue_db: str, data_db: str, folder: Path) ->
         listeners = await enter(
             serving(settings, data, asked["query"], spark, trace.control.objects, metrics=Metrics())
         )
-        context = ssl.create_default_context(cafile=settings.tls.ca)
-        query = await enter(
-            AsyncClient(base_url=listeners["query_internal"], verify=context, timeout=SECONDS, auth=AsGateway("query"))
-        )
+        query = await enter(https(listeners["query_internal"], settings.tls.ca, auth=AsGateway("query")))
         delivery = await enter(over(delivery_api(data, asked["delivery"], Metrics()), auth=AsGateway("delivery")))
         app = public_api(DispatcherClient(trace.inside), trace.identity, query=query, delivery=delivery)
         yield WholeApi(replace(trace, gateway=await enter(over(app))), data)
 
 
 def _settings(data_db: str, folder: Path) -> Settings:
-    files = ensure_certificates(folder / "tls", datetime.now(UTC))
     query = {"task_port": 0, "internal_port": 0}
     base = load_settings({}, home=folder / "query")
     return base.model_copy(
         update={
-            "tls": TlsSettings(ca=files.ca, cert=files.cert, key=files.key),
+            "tls": tls_in(folder / "tls"),
             "data": DataSettings(query_dsn=SecretStr(data_db)),
             "query": base.query.model_copy(update=query),
         }

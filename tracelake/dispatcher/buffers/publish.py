@@ -22,9 +22,14 @@ from tracelake.domain.access.storage_locations import buffer_folder, shared_buff
 from tracelake.errors import Conflict, Forbidden, InvalidRequest, NotFound
 from tracelake.ports import ObjectStore
 from tracelake.runtime.crash_points import crash_point
-from tracelake.store.queries import queries
+from tracelake.store.queries import Row, fetch_row, queries
 from tracelake.store.tasks import lock_open
 from tracelake.wire.task.buffers import BufferPublishAnswer, BufferPublishRequest
+
+
+class StoredPublish(Row, frozen=True):
+    id: UUID
+    content_hash: bytes
 
 
 async def publish_buffer(
@@ -42,8 +47,10 @@ async def publish_buffer(
     contents = _contents(request, target)
     async with pool.acquire() as connection, connection.transaction():
         await lock_open(connection, request)
-        [(publish_id, content_hash)] = await connection.fetch(
+        stored = await fetch_row(
+            connection,
             queries("events")["publish_buffer"],
+            StoredPublish,
             claims.org_id,
             claims.task_id,
             claims.attempt,
@@ -57,10 +64,10 @@ async def publish_buffer(
         )
         crash_point("publish_buffer.before_commit")
     crash_point("publish_buffer.after_commit")
-    if content_hash != contents:
+    if stored.content_hash != contents:
         raise Conflict("this batch has been published with other contents", where="/batch_uri")
     outbox.notify()
-    return BufferPublishAnswer(publish_id=publish_id)
+    return BufferPublishAnswer(publish_id=stored.id)
 
 
 async def _refuse_missing(

@@ -22,6 +22,13 @@ class Published(Row, frozen=True):
     columns: list[Mapping[str, Any]] | None
 
 
+class LiveEdge(Row, frozen=True):
+    """A dataset, and one that it is made from."""
+
+    written: UUID
+    read: UUID
+
+
 class StoredDeclaration(Row, frozen=True):
     dag_name: str
     name: str
@@ -32,8 +39,8 @@ async def catalog(database: Queryable, org_id: UUID, runtimes: Mapping[str, Runt
     sql = queries("dags")
     datasets = await fetch_rows(database, sql["list_published_datasets"], Published, org_id)
     edges: dict[str, set[str]] = {}
-    for written, read in await database.fetch(sql["list_live_edges"], org_id):
-        edges.setdefault(str(written), set()).add(str(read))
+    for edge in await fetch_rows(database, sql["list_live_edges"], LiveEdge, org_id):
+        edges.setdefault(str(edge.written), set()).add(str(edge.read))
     names = {str(dataset.id): dataset.name for dataset in datasets}
     declared = {
         (row.dag_name, row.name): from_json(row.declaration)

@@ -13,7 +13,7 @@ from tracelake.domain.event import PartitionScope, RangeScope, partition_key, sc
 from tracelake.domain.ids import DatasetId, DatasetVersion, invalidation_id
 from tracelake.errors import Conflict, InvalidRequest, NotFound
 from tracelake.runtime.crash_points import crash_point
-from tracelake.store.queries import queries
+from tracelake.store.queries import Row, find_row, queries
 
 
 @dataclass(frozen=True)
@@ -71,17 +71,21 @@ async def invalidate(
     return Invalidated(own, target, version, bool(new))
 
 
+class ServedGeneration(Row, frozen=True):
+    id: UUID
+    dataset_version: UUID | None
+
+
 async def _served(pool: asyncpg.Pool, org_id: UUID, dataset: str | UUID) -> tuple[DatasetId, DatasetVersion]:
     by_id = dataset if isinstance(dataset, UUID) else None
     if by_id is None:
         with suppress(ValueError):
             by_id = UUID(str(dataset))
-    found = await pool.fetchrow(queries("sources")["find_dataset"], org_id, str(dataset), by_id)
+    found = await find_row(pool, queries("sources")["find_dataset"], ServedGeneration, org_id, str(dataset), by_id)
     if found is None:
         raise NotFound(f"no dataset {str(dataset)!r}", where="/dataset")
-    id_, version = found
-    if version is None:
+    if found.dataset_version is None:
         raise Conflict(
             f"no active DAG version serves {str(dataset)!r}", where="/dataset", hint="activate the DAG that makes it"
         )
-    return DatasetId(id_), DatasetVersion(version)
+    return DatasetId(found.id), DatasetVersion(found.dataset_version)

@@ -16,7 +16,7 @@ import asyncpg
 from tracelake.dispatcher.outbox.dispatch import WakeUp
 from tracelake.domain.task import NEW, Backoff, TaskState, retry_delay
 from tracelake.runtime.metrics import Metrics
-from tracelake.store.queries import Row, fetch_row, queries
+from tracelake.store.queries import Row, fetch_row, fetch_rows, queries
 
 BATCH = 500
 """An event waits at most for the batch in progress, some 30 ms; batches of 100 cost a third more for each event."""
@@ -41,6 +41,11 @@ class RoutedBatch(Row, frozen=True):
     tasks: int
     entries: list[int] | None
     payloads: list[str] | None
+
+
+class DueEntry(Row, frozen=True):
+    id: int
+    attempts: int
 
 
 @dataclass(frozen=True)
@@ -68,12 +73,12 @@ class Router:
 
     async def _one_by_one(self, kind: Kind) -> Routed:
         sql, wake_ups = queries("outbox"), list[WakeUp]()
-        due = await self.database.fetch(sql["due_routing"], kind, BATCH)
-        for entry, attempts in due:
+        due = await fetch_rows(self.database, sql["due_routing"], DueEntry, kind, BATCH)
+        for entry in due:
             try:
-                wake_ups += (await self._route(kind, entry)).wake_ups
+                wake_ups += (await self._route(kind, entry.id)).wake_ups
             except REFUSED as wrong:
-                delay = timedelta(seconds=retry_delay(attempts + 1, BACKOFF, 0.5))
-                is_last = attempts + 1 >= TRIES
-                await self.database.execute(sql["put_off_routing"], entry, delay, str(wrong), is_last)
+                delay = timedelta(seconds=retry_delay(entry.attempts + 1, BACKOFF, 0.5))
+                is_last = entry.attempts + 1 >= TRIES
+                await self.database.execute(sql["put_off_routing"], entry.id, delay, str(wrong), is_last)
         return Routed(len(due), wake_ups)

@@ -12,7 +12,7 @@ from tracelake.dispatcher.limits.show_org_limits import limits_of
 from tracelake.domain.flow.org_limits import LimitName
 from tracelake.errors import NotFound
 from tracelake.store.identity import User
-from tracelake.store.queries import Row, fetch_rows, queries
+from tracelake.store.queries import Row, fetch_row, fetch_rows, queries
 from tracelake.wire.user.fields import OWN_ORG
 from tracelake.wire.user.limits import DatasetUse, LimitUse, OrgUsage
 
@@ -25,19 +25,24 @@ class SlotsRow(Row, frozen=True):
     waiting: int
 
 
+class QueriesOfADay(Row, frozen=True):
+    queries: int
+    seconds: float
+
+
 async def show_org_usage(pool: asyncpg.Pool, user: User, org: str) -> OrgUsage:
     org = user.org_slug if org == OWN_ORG else org
     if org != user.org_slug and not user.platform_admin:
         raise NotFound(f"there is no organisation {org!r}", where="org in the path", hint=f"yours is {user.org_slug}")
     org_id, sql = (await show_org(pool, org)).id, queries("org_limits")
     datasets = await pool.fetch(sql["list_datasets"], org_id, MOST_DATASETS)
-    [(queried, seconds)] = await pool.fetch(sql["queries_of_a_day"], org_id)
+    of_a_day = await fetch_row(pool, sql["queries_of_a_day"], QueriesOfADay, org_id)
     return OrgUsage(
         org=org,
         limits=await use_of_limits(pool, org_id),
         datasets=[DatasetUse(**row) for row in datasets],
-        queries=queried,
-        query_seconds=seconds,
+        queries=of_a_day.queries,
+        query_seconds=of_a_day.seconds,
     )
 
 

@@ -17,6 +17,7 @@ from uuid import UUID
 import asyncpg
 
 from tracelake.dispatcher.maintenance.delete_applied_batches import AppliedBatch
+from tracelake.dispatcher.maintenance.delete_replaced_files import list_named_files
 from tracelake.dispatcher.maintenance.loop import Periodic
 from tracelake.domain.access.object_names import Folder, ObjectName
 from tracelake.domain.access.storage_locations import buffer_folder, repaired_name, scratch_folder, shared_buffer_folder
@@ -83,9 +84,7 @@ class DeleteOrphanFiles(Periodic):
 
     async def _sweep(self, connection: Connection, attempts: Sequence[EndedAttempt]) -> None:
         folders = [folder for attempt in attempts for folder in attempt.folders(self.scratch_bucket)]
-        sql = queries("orphan_files")
-        files = await connection.fetch(sql["list_referenced_files"], [str(folder) for folder in folders])
-        referenced = {Folder.parse(location).object(name) for location, name in files}
+        referenced = await list_named_files(connection, folders)
         batches = await _published_batches(connection, [attempt for attempt in attempts if attempt.buffers])
         referenced |= {name for batch in batches for name in batch.names}
         # A repaired batch that is just being uploaded has no row yet that references it.

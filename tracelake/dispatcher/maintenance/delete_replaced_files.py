@@ -67,10 +67,15 @@ class DeleteReplacedFiles(Periodic):
         return len(replaced)
 
 
+class NamedFile(Row, frozen=True):
+    location: str
+    name: str
+
+
 async def list_named_files(database: Queryable, folders: Iterable[Folder]) -> set[ObjectName]:
     """The files in these folders that a partition of any generation names, unless they were marked as removed."""
     sql = queries("orphan_files")["list_referenced_files"]
-    return set(_names(await database.fetch(sql, sorted(map(str, folders)))))
+    return set(_names(await fetch_rows(database, sql, NamedFile, sorted(map(str, folders)))))
 
 
 def _files(partitions: Sequence[ReplacedPartition]) -> Mapping[Folder, set[ObjectName]]:
@@ -87,10 +92,10 @@ def _files(partitions: Sequence[ReplacedPartition]) -> Mapping[Folder, set[Objec
     return files
 
 
-def _names(files: Sequence[asyncpg.Record]) -> Iterator[ObjectName]:
-    for location, name in files:
+def _names(files: Sequence[NamedFile]) -> Iterator[ObjectName]:
+    for file in files:
         with suppress(InvalidRequest):
-            yield Folder.parse(location).object(name)
+            yield Folder.parse(file.location).object(file.name)
 
 
 def _delete(objects: ObjectStore, files: Mapping[Folder, set[ObjectName]], referenced: set[ObjectName]) -> None:

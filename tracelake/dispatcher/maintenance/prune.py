@@ -12,9 +12,15 @@ import asyncpg
 
 from tracelake.dispatcher.maintenance.loop import Periodic
 from tracelake.runtime.crash_points import crash_point
-from tracelake.store.queries import queries
+from tracelake.store.queries import Row, fetch_row, queries
 
 BATCH = 5_000
+
+
+class DeletedEntries(Row, frozen=True):
+    forgotten: int
+    next: int
+    """The last that was seen; 0 after all."""
 
 
 @dataclass
@@ -29,9 +35,10 @@ class PruneOutbox(Periodic):
         if not self.keep:
             return 0
         sql = queries("outbox")["delete_done_entries"]
-        [(deleted, self.after)] = await self.pool.fetch(sql, self.after, self.keep, BATCH)
-        crash_point("prune_outbox.forgotten", when=deleted)
-        return int(deleted)
+        page = await fetch_row(self.pool, sql, DeletedEntries, self.after, self.keep, BATCH)
+        self.after = page.next
+        crash_point("prune_outbox.forgotten", when=page.forgotten)
+        return page.forgotten
 
 
 @dataclass(frozen=True)

@@ -45,6 +45,11 @@ class RemovedGeneration(Row, frozen=True):
     removed_at: datetime
 
 
+class LaterAttempt(Row, frozen=True):
+    task_id: UUID
+    attempt: int
+
+
 @dataclass(frozen=True)
 class RemoveLeftGenerations(Periodic):
     every_seconds: ClassVar[float] = 600.0
@@ -79,8 +84,9 @@ class RemoveLeftGenerations(Periodic):
         sql = queries("left_generations")
         # What is listed now was there before these attempts are read: an attempt that begins later is not listed.
         names = await asyncio.to_thread(_listed, self.objects, Folder.parse(generation.storage_location))
-        later = await self.pool.fetch(sql["list_later_attempts"], generation.dataset_uuid, generation.removed_at)
-        kept = [attempt_folder(generation.storage_location, task, attempt) for task, attempt in later]
+        since = generation.dataset_uuid, generation.removed_at
+        later = await fetch_rows(self.pool, sql["list_later_attempts"], LaterAttempt, *since)
+        kept = [attempt_folder(generation.storage_location, row.task_id, row.attempt) for row in later]
         named = await list_named_files(self.pool, {_folder_of(name) for name in names})
         await asyncio.to_thread(_delete, self.objects, names, kept, named)
         crash_point("remove_left_generations.before_mark")

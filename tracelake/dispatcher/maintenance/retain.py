@@ -16,12 +16,18 @@ from uuid import UUID
 import asyncpg
 
 from tracelake.dispatcher.maintenance.loop import Periodic
-from tracelake.store.queries import queries
+from tracelake.store.queries import Row, fetch_row, queries
 
 BATCH: Final = 1_000
 ROUND_SECONDS: Final = 24 * 3600.0
 SLICE: Final = timedelta(days=1)
 FRONT: Final = UUID(int=0)
+
+
+class DeletedPage(Row, frozen=True):
+    deleted: int
+    next: UUID | None
+    """The last that was seen; None after all."""
 
 
 @dataclass
@@ -40,10 +46,10 @@ class DeleteOldTasks(Periodic):
         if not self.keep or time.monotonic() < self.rests_until:
             return 0
         sql = queries("retention")["delete_old_tasks"]
-        [(_, following)] = await self.pool.fetch(sql, self.after, self.keep, BATCH)
-        self.after = following or FRONT
-        self.rests_until = 0.0 if following else time.monotonic() + ROUND_SECONDS
-        return 1 if following else 0
+        page = await fetch_row(self.pool, sql, DeletedPage, self.after, self.keep, BATCH)
+        self.after = page.next or FRONT
+        self.rests_until = 0.0 if page.next else time.monotonic() + ROUND_SECONDS
+        return 1 if page.next else 0
 
 
 @dataclass

@@ -44,6 +44,11 @@ class TakenEntry(Row, frozen=True):
     payload: str
 
 
+class PublishMessage(Row, frozen=True):
+    id: UUID
+    message: str
+
+
 class Drain:
     """One replica's share of the outbox; any number of replicas drain it together."""
 
@@ -123,8 +128,9 @@ class Drain:
                     entries.append(self._read(entry))
             except (msgspec.DecodeError, ValueError, KeyError, TypeError, AttributeError):
                 bad.append(entry.id)
-        messages = await self._database.fetch(sql["buffer_messages"], list(batches)) if batches else []
-        entries += [OutboxEntry(batches.pop(publish), BUFFER_QUEUE, message.encode()) for publish, message in messages]
+        if batches:
+            found = await fetch_rows(self._database, sql["buffer_messages"], PublishMessage, list(batches))
+            entries += [OutboxEntry(batches.pop(row.id), BUFFER_QUEUE, row.message.encode()) for row in found]
         bad += batches.values()  # their publications do not exist
         if bad:
             error = "the payload cannot be read, or its subject does not exist"

@@ -39,7 +39,7 @@ from tracelake.runtime.retry import retry_with_backoff
 from tracelake.runtime.tracing import span
 from tracelake.settings import RuntimeSettings
 from tracelake.store.db import OUTAGES
-from tracelake.store.queries import fetch_column, find_row, queries
+from tracelake.store.queries import Row, fetch_column, fetch_rows, find_row, queries
 from tracelake.store.tasks import status_of
 from tracelake.wire.task.lifecycle import Claimed, ClaimRequest, HeartbeatAnswer, HeartbeatRequest, Invocation
 from tracelake.wire.task.outputs import CompleteRequest
@@ -59,6 +59,13 @@ ENDLESS_SECONDS: Final = 24 * 3600.0
 ANY_NUMBER: Final = 2**31 - 1
 WORKER: Final = "function of"
 SILENT: Final = "the function returned without completing its task"
+
+
+class CalledFunction(Row, frozen=True):
+    id: UUID
+    attempt: int
+    lease_token: UUID
+    worker_id: str
 
 
 @dataclass
@@ -110,8 +117,9 @@ class CallFunctions:
         """
         caller = f"{WORKER} {host_of(self.completer.options.replica)}:"
         count = 0
-        for *fence, worker in await self.claimer.pool.fetch(queries("functions")["functions_of"], caller):
-            if not is_alive(worker):
+        for called in await fetch_rows(self.claimer.pool, queries("functions")["functions_of"], CalledFunction, caller):
+            if not is_alive(called.worker_id):
+                fence = called.id, called.attempt, called.lease_token
                 count += await put_back(self.completer, fence, "the Dispatcher that waited for it died")
         return count
 

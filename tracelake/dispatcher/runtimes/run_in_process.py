@@ -29,7 +29,7 @@ from tracelake.ports import ObjectStore
 from tracelake.runtime.crash_points import crash_point
 from tracelake.runtime.logs import log_fields
 from tracelake.runtime.tracing import span
-from tracelake.store.queries import Connection, queries
+from tracelake.store.queries import Connection, Row, fetch_rows, queries
 from tracelake.wire.task.lifecycle import Claimed, ClaimRequest, TaskPayload
 from tracelake.wire.task.outputs import CompleteRequest
 
@@ -55,12 +55,17 @@ class Ran:
         return Ran(self.completed + other.completed, self.failed + other.failed, self.skipped + other.skipped)
 
 
+class TaskOfJob(Row, frozen=True):
+    id: UUID
+    job_id: UUID
+
+
 async def run_in_process(claimer: Claimer, completer: Completer, task_ids: Sequence[UUID]) -> Ran:
     """Raises Unavailable if another replica holds a job for long: the tasks that have not run stay Queued."""
     asked = list(dict.fromkeys(task_ids))
     jobs: dict[UUID, list[UUID]] = {}
-    for task, job in await completer.database.fetch(queries("in_process")["jobs_of"], asked):
-        jobs.setdefault(job, []).append(task)
+    for task in await fetch_rows(completer.database, queries("in_process")["jobs_of"], TaskOfJob, asked):
+        jobs.setdefault(task.job_id, []).append(task.id)
     ran = Ran(skipped=len(asked) - sum(map(len, jobs.values())))
     try:
         for tasks in jobs.values():

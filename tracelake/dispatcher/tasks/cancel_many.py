@@ -11,10 +11,15 @@ from tracelake.dispatcher.signal import AfterCommit
 from tracelake.domain.task import TaskState
 from tracelake.errors import InvalidRequest
 from tracelake.runtime.crash_points import crash_point
-from tracelake.store.queries import queries
+from tracelake.store.queries import Row, fetch_rows, queries
 from tracelake.wire.user.tasks import CancelManyRequest, ManyTasksAnswer, ManyTasksRequest
 
 BATCH: Final = 2_000
+
+
+class CanceledTasks(Row, frozen=True):
+    was: str
+    count: int
 
 
 async def cancel_tasks(
@@ -25,11 +30,11 @@ async def cancel_tasks(
     changed = 0
     if not request.dry_run:
         crash_point("cancel_tasks.before_commit")
-        ended = await pool.fetch(sql["cancel_tasks"], *chosen, request.reason, BATCH)
+        ended = await fetch_rows(pool, sql["cancel_tasks"], CanceledTasks, *chosen, request.reason, BATCH)
         crash_point("cancel_tasks.after_commit")
-        changed = sum(count for _, count in ended)
-        for was, count in ended:
-            after.metrics.moved(was, TaskState.CANCELED, count)
+        changed = sum(row.count for row in ended)
+        for row in ended:
+            after.metrics.moved(row.was, TaskState.CANCELED, row.count)
         if changed:
             after.outbox.notify()  # their slots may be other tasks' turn
             after.stops.notify()

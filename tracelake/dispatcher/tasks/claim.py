@@ -89,6 +89,11 @@ FLUSH = '{"flush": true}'
 """What a task is created for that is to send what its operator has collected (`flow.flush`), as Postgres writes it."""
 
 
+class UnclaimedTask(Row, frozen=True):
+    id: UUID
+    status: str
+
+
 @dataclass(frozen=True)
 class Payloads:
     """Describes tasks, the same for a claim, a fetch and a function's invocation; `alerts_of` adds their alerts."""
@@ -300,8 +305,9 @@ def _payload(job: StoredJob, row: ClaimedTask, inputs: list[InputRef]) -> TaskPa
 
 
 async def _statuses(database: Queryable, asked: Sequence[ClaimRequest]) -> dict[UUID, str]:
-    rows = await database.fetch(queries("claim")["statuses"], [request.task_id for request in asked], _runtimes(asked))
-    return {task: status for task, status in rows}  # noqa: C416 - records are no tuples
+    tasks, runtimes = [request.task_id for request in asked], _runtimes(asked)
+    rows = await fetch_rows(database, queries("claim")["statuses"], UnclaimedTask, tasks, runtimes)
+    return {row.id: row.status for row in rows}
 
 
 def _bootstrap(asked: str | None) -> BootstrapRef | None:

@@ -23,7 +23,7 @@ from tracelake.dispatcher.versions.units import Place, Unit, columns, last_unit,
 from tracelake.domain.task import NEW, TaskState
 from tracelake.runtime.crash_points import crash_point
 from tracelake.settings import LoopSettings
-from tracelake.store.queries import Connection, Queryable, Row, find_row, queries
+from tracelake.store.queries import Connection, Queryable, Row, fetch_row, find_row, queries
 
 BATCH = 5_000
 """Partitions or events that are compared in one transaction."""
@@ -187,11 +187,15 @@ async def create_tasks(
     return int(await database.fetchval(sql, job, dataset, version, *values))
 
 
+class CreatedTasks(Row, frozen=True):
+    created: int
+    held: list[UUID] | None
+
+
 async def create_held_tasks(
     connection: Connection, job: UUID, dataset: UUID, version: UUID, units: Sequence[Unit]
 ) -> list[UUID]:
     """The same, and none of them is woken."""
     sql = queries("catch_up")["create_lacking"]
     values = job, dataset, version, *columns(units), None, False, False, True
-    [(_, held)] = await connection.fetch(sql, *values)
-    return list(held or ())
+    return (await fetch_row(connection, sql, CreatedTasks, *values)).held or []

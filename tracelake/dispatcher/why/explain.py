@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from uuid import UUID
 
 import asyncpg
@@ -57,6 +58,11 @@ async def explain_dataset(pool: asyncpg.Pool, user: User, dataset: str) -> Expla
     return dataset_summary(detail, writers, event)
 
 
+class RepeatedEvent(Row, frozen=True):
+    id: UUID
+    created_at: datetime
+
+
 async def explain_task(pool: asyncpg.Pool, org_id: UUID, task_id: UUID) -> Explanation:
     sql = queries("user_why")
     task = await show_task(pool, org_id, task_id)
@@ -64,8 +70,8 @@ async def explain_task(pool: asyncpg.Pool, org_id: UUID, task_id: UUID) -> Expla
     if facts is None:
         raise no_such_task(task_id)
     repeated = [
-        Step(kind="event", at=created_at, id=str(event_id), sentence=REPEATED)
-        for event_id, created_at in await pool.fetch(sql["list_repeated_events"], task_id, org_id)
+        Step(kind="event", at=event.created_at, id=str(event.id), sentence=REPEATED)
+        for event in await fetch_rows(pool, sql["list_repeated_events"], RepeatedEvent, task_id, org_id)
     ]
     return task_status(task, msgspec.json.decode(facts, type=Facts), repeated)
 
