@@ -9,9 +9,10 @@ Beside that the first query after the start, the first one after the engines wer
 organisations, the gate by itself, what a new text costs in processor time, and each aim with whether it was met. All on
 the event loop that `trace query` has, on which the clients are too.
 
-With `--bombs`: the p95 of one organisation's queries, while another sends queries without a pause that no gate refuses
-and that take all the time, memory or bytes they can get; by turns with and without them. They are sent by another
-process, `bench/bombs.py`, so that their answers are not read on the service's event loop.
+With `--bombs`, of all kinds or of those that are named: the p95 of one organisation's queries, while another sends
+queries without a pause that no gate refuses and that take all the time, memory or bytes they can get; by turns with and
+without them. They are sent by another process, `bench/bombs.py`, so that their answers are not read on the service's
+event loop.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
@@ -41,7 +43,7 @@ import pyarrow.parquet as pq
 import uvloop
 from pydantic import SecretStr
 
-from bench.bombs import BOMBER, throwing
+from bench.bombs import BOMBER, BOMBS, throwing
 from bench.query_aims import aims, gate_ms, processor_ms
 from bench.report import report
 from tests.support.identity.service_tokens import as_service
@@ -93,10 +95,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--size", type=int, default=30, help="how often each query is sent to each")
     parser.add_argument("--engine", choices=("spark", "auto"), default="auto", help="the service's `query.engine`")
-    parser.add_argument("--bombs", action="store_true", help="what one organisation's bombs cost another")
+    parser.add_argument(
+        "--bombs",
+        nargs="*",
+        choices=BOMBS,
+        help="what one organisation's bombs, of all kinds or of these, cost another",
+    )
     given = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="trace-bench-") as folder:
-        work = bombed if given.bombs else measure
+        work = measure if given.bombs is None else partial(bombed, kinds=given.bombs or list(BOMBS))
         uvloop.run(work(Path(folder), given.size, given.engine))
 
 
@@ -135,10 +142,11 @@ async def measure(home: Path, size: int, engine: str) -> None:
     )
 
 
-async def bombed(home: Path, size: int, engine: str) -> None:
+async def bombed(home: Path, size: int, engine: str, kinds: Sequence[str]) -> None:
     """By turns, so that whatever else the machine does falls on both."""
     objects = DiskObjects(home / "objects")
     parts = made(objects)
+    ca = home / "tls" / "ca.pem"
     async with service(home, objects, parts, engine=engine) as running:
         await running.session()  # bombs that Sail has no memory for run there, and its start is no bomb
         for user in ("bench", BOMBER):
@@ -151,7 +159,7 @@ async def bombed(home: Path, size: int, engine: str) -> None:
             times = beside if turn % 2 else quiet
             async with AsyncExitStack() as thrown:
                 if times is beside:
-                    bombs = await thrown.enter_async_context(throwing(running.http, home / "tls" / "ca.pem", bombs))
+                    bombs = await thrown.enter_async_context(throwing(running.http, ca, bombs, kinds))
                 before = _waited()
                 for number in range(5 * size):
                     text = QUERIES["new_group"].replace("{turn}", str(-1 - number - turn * 5 * size))
@@ -171,7 +179,7 @@ async def bombed(home: Path, size: int, engine: str) -> None:
         waited_ms=milliseconds(waited[id(beside)] / len(beside)),
         alone_waited_ms=milliseconds(waited[id(quiet)] / len(quiet)),
         bombs=dict(bombs),
-        settings={"size": size, "engine": engine},
+        settings={"size": size, "engine": engine, "kinds": kinds},
     )
 
 
