@@ -6,8 +6,8 @@ where that is installed. In turn, so that whatever else the machine does falls o
 query that is repeated on Spark (never its rows), so the headline and its ratios are of a text that nobody asked before,
 `new_group`, where all sides plan; so are those of the eight clients at once. `ratio_asked_before` is of the others.
 Beside that the first query after the start, the first one after the engines were killed, the memory with three
-organisations, the gate by itself, what a new text costs in processor time, and each aim with whether it was met. All on
-the event loop that `trace query` has, on which the clients are too.
+organisations before and after a query needs Spark, the gate by itself, what a new text costs in processor time, and
+each aim with whether it was met. All on the event loop that `trace query` has, on which the clients are too.
 
 With `--bombs`, of all kinds or of those that are named: the p95 of one organisation's queries, while another sends
 queries without a pause that no gate refuses and that take all the time, memory or bytes they can get; by turns with and
@@ -82,6 +82,8 @@ QUERIES: Final = {
         "SELECT kind, count(*) AS n, max(number) AS m FROM events WHERE number <> {turn} GROUP BY kind ORDER BY kind"
     ),
 }
+ON_SPARK: Final = "SELECT kind, stddev(number) AS n FROM events GROUP BY kind"
+"""Sail is not known to give its rows."""
 TURNS: Final = 10
 """Of queries alone and beside bombs."""
 Ask = Callable[..., Awaitable[None]]
@@ -118,6 +120,8 @@ async def measure(home: Path, size: int, engine: str) -> None:
         memory = await three_organisations(ask)
         restart = await restarted(ask) if engine == "auto" else None
         spark = await running.session()
+        await ask(ON_SPARK)
+        with_spark = memory_now()
         bare = await asyncio.to_thread(bare_session, spark, objects, parts)
         duckdb = in_duckdb(objects, parts)
         results = {name: await compared(ask, bare, duckdb, sql, size) for name, sql in QUERIES.items()}
@@ -133,10 +137,18 @@ async def measure(home: Path, size: int, engine: str) -> None:
         queries=results,
         clients=together,
         processor_ms=processor,
-        aims=aims(results["new_group"], together, first_ms=first, restart_ms=restart, memory_mb=memory["all"]),
+        aims=aims(
+            results["new_group"],
+            together,
+            first_ms=first,
+            restart_ms=restart,
+            memory_mb=memory["all"],
+            with_spark_mb=with_spark["all"],
+        ),
         first_ms=first,
         restart_ms=restart,
         memory_mb=memory,
+        memory_with_spark_mb=with_spark,
         gate_ms=gate_ms(QUERIES["group"]),
         settings={"size": size, "rows": ROWS, "files": FILES, "engine": engine},
     )
@@ -204,6 +216,11 @@ async def three_organisations(ask: Ask) -> dict[str, float]:
     for user in ("bench", "second", "third"):
         for turn in range(5):
             await ask(QUERIES["new_group"].replace("{turn}", str(-(10**6) - turn)), user)
+    return memory_now()
+
+
+def memory_now() -> dict[str, float]:
+    """Of the service with its engines, in MB."""
     us = psutil.Process()
     children = us.children(recursive=True)
     java = [child for child in children if child.name() == "java"]

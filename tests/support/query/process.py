@@ -27,8 +27,15 @@ COUNT = "SELECT count(*) AS n FROM orders"
 
 @asynccontextmanager
 async def a_service(
-    system: QuerySystem, home: Path, stuck_seconds: float = 1.0, engine: str = "spark", **query: float | str
+    system: QuerySystem,
+    home: Path,
+    stuck_seconds: float = 1.0,
+    engine: str = "spark",
+    *,
+    module: str = "tracelake",
+    **query: float | str,
 ) -> AsyncIterator[tuple[subprocess.Popen[bytes], httpx.AsyncClient]]:
+    """`module`: what is run in place of `trace`."""
     port = free_port()
     limits = {"internal_port": port, "stuck_seconds": stuck_seconds, "engine": engine, **query}
     settings = system.settings.model_copy(
@@ -43,7 +50,7 @@ async def a_service(
     )
     headers = as_gateway("reader", "query")
     url, log = f"https://127.0.0.1:{port}", home.parent / f"{home.name}.log"
-    with trace_process("query", settings, log) as process:
+    with trace_process("query", settings, log, module) as process:
         async with https(url, system.operators.walk.ca, headers=headers) as listener:
             await until_ready(process, listener, log)
             yield process, listener
