@@ -16,6 +16,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import httpx
 import psutil
@@ -106,7 +107,12 @@ class Running:
 async def service(system: QuerySystem, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Running]:
     """Nothing of it is left when it was asked to end, whatever was done to its engines."""
     home = tmp_path_factory.mktemp("service") / "home"
-    limits = {"timeout_seconds": SECONDS, "wait_seconds": SECONDS, "sail_memory_mb": 400, "max_bytes": 1024 * 1024}
+    limits: dict[str, Any] = {
+        "timeout_seconds": SECONDS,
+        "wait_seconds": SECONDS,
+        "sail_memory_mb": 400,
+        "max_bytes": 1024 * 1024,
+    }
     async with a_service(system, home, 0.5, "auto", **limits) as (process, listener):
         yield Running(process, listener)
         below = [child.pid for child in psutil.Process(process.pid).children(recursive=True)]

@@ -108,7 +108,8 @@ def _parts(table: pa.Table | None) -> Iterator[pa.Table]:
 
 
 def _part_rows(table: pa.Table) -> int:
-    return max(1, min(PART_ROWS, PART_BYTES * table.num_rows // max(1, table.nbytes)))
+    row_bytes: int = table.nbytes // max(1, table.num_rows)
+    return max(1, min(PART_ROWS, PART_BYTES // max(1, row_bytes)))
 
 
 def _finished(encoding: Encoding) -> bytes:

@@ -20,6 +20,6 @@ def unchecked(text: str, *_: Any, **__: Any) -> Unchecked:
 
 
 if __name__ == "__main__":
-    answer.check_sql = unchecked  # type: ignore[assignment]
-    answer.table_names = lambda _: frozenset({TABLE})
+    setattr(answer, "check_sql", unchecked)  # noqa: B010 - it is imported there
+    setattr(answer, "table_names", lambda _: frozenset({TABLE}))  # noqa: B010
     main()
