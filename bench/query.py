@@ -27,7 +27,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
@@ -37,14 +37,13 @@ from typing import Any, Final
 from uuid import uuid4, uuid5
 
 import httpx
-import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 import uvloop
 from pydantic import SecretStr
 
 from bench.bombs import BOMBER, BOMBS, throwing
-from bench.query_aims import aims, gate_ms, processor_ms
+from bench.query_aims import aims, gate_ms, processor_ms, restarted, three_organisations
 from bench.report import report
 from tests.support.identity.service_tokens import as_service
 from tracelake.adapters.objects_disk import DiskObjects
@@ -117,11 +116,11 @@ async def measure(home: Path, size: int, engine: str) -> None:
         began = time.perf_counter()
         await ask(QUERIES["count"])
         first = milliseconds(time.perf_counter() - began)
-        memory = await three_organisations(ask)
-        restart = await restarted(ask) if engine == "auto" else None
+        memory = await three_organisations(ask, QUERIES["new_group"])
+        restart = await restarted(ask, QUERIES["count"]) if engine == "auto" else None
         spark = await running.session()
         await ask(ON_SPARK)
-        with_spark = memory_now()
+        with_spark = await three_organisations(ask, QUERIES["new_group"])
         bare = await asyncio.to_thread(bare_session, spark, objects, parts)
         duckdb = in_duckdb(objects, parts)
         results = {name: await compared(ask, bare, duckdb, sql, size) for name, sql in QUERIES.items()}
@@ -200,41 +199,6 @@ def _waited() -> float:
     is the first cause of a slow answer on a busy machine.
     """
     return thread_times(os.getpid())[os.getpid()].waited
-
-
-async def restarted(ask: Ask) -> float:
-    """A query whose organisation's engine was killed, with the start of another."""
-    engines = [child for child in psutil.Process().children(recursive=True) if "pysail" in child.cmdline()]
-    for engine in engines:
-        engine.kill()
-    began = time.perf_counter()
-    await ask(QUERIES["count"])
-    return milliseconds(time.perf_counter() - began)
-
-
-async def three_organisations(ask: Ask) -> dict[str, float]:
-    for user in ("bench", "second", "third"):
-        for turn in range(5):
-            await ask(QUERIES["new_group"].replace("{turn}", str(-(10**6) - turn)), user)
-    return memory_now()
-
-
-def memory_now() -> dict[str, float]:
-    """Of the service with its engines, in MB."""
-    us = psutil.Process()
-    children = us.children(recursive=True)
-    java = [child for child in children if child.name() == "java"]
-    others = [child for child in children if child not in java]
-    sizes = {"service": [us], "engines": others, "spark": java}
-    found = {name: round(sum(map(_proportional, items)) / 2**20, 1) for name, items in sizes.items()}
-    return {**found, "all": round(sum(found.values()), 1)}
-
-
-def _proportional(process: psutil.Process) -> int:
-    """Pages that several processes share are divided among them."""
-    with suppress(psutil.Error):
-        return int(process.memory_full_info().pss)
-    return 0
 
 
 async def compared(ask: Ask, bare: Any, duckdb: Any, sql: str, size: int) -> dict[str, float]:
