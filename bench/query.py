@@ -6,12 +6,13 @@ where that is installed. In turn, so that whatever else the machine does falls o
 query that is repeated on Spark (never its rows), so the headline and its ratios are of a text that nobody asked before,
 `new_group`, where all sides plan; so are those of the eight clients at once. `ratio_asked_before` is of the others.
 Beside that the first query after the start, the first one after the engines were killed, the memory with three
-organisations, the gate by itself, what a new text costs in processor time, and each aim with whether it was met. All on
-the event loop that `trace query` has, on which the clients are too.
+organisations before and after a query needs Spark, the gate by itself, what a new text costs in processor time, and
+each aim with whether it was met. All on the event loop that `trace query` has, on which the clients are too.
 
-With `--bombs`: the p95 of one organisation's queries, while another sends queries without a pause that no gate refuses
-and that take all the time, memory or bytes they can get; by turns with and without them. They are sent by another
-process, `bench/bombs.py`, so that their answers are not read on the service's event loop.
+With `--bombs`, of all kinds or of those that are named: the p95 of one organisation's queries, while another sends
+queries without a pause that no gate refuses and that take all the time, memory or bytes they can get; by turns with and
+without them. They are sent by another process, `bench/bombs.py`, so that their answers are not read on the service's
+event loop.
 """
 
 from __future__ import annotations
@@ -26,23 +27,23 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
 from uuid import uuid4, uuid5
 
 import httpx
-import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 import uvloop
 from pydantic import SecretStr
 
-from bench.bombs import BOMBER, throwing
-from bench.query_aims import aims, gate_ms, processor_ms
+from bench.bombs import BOMBER, BOMBS, throwing
+from bench.query_aims import aims, gate_ms, processor_ms, restarted, three_organisations
 from bench.report import report
 from tests.support.identity.service_tokens import as_service
 from tracelake.adapters.objects_disk import DiskObjects
@@ -80,6 +81,8 @@ QUERIES: Final = {
         "SELECT kind, count(*) AS n, max(number) AS m FROM events WHERE number <> {turn} GROUP BY kind ORDER BY kind"
     ),
 }
+ON_SPARK: Final = "SELECT kind, stddev(number) AS n FROM events GROUP BY kind"
+"""Sail is not known to give its rows."""
 TURNS: Final = 10
 """Of queries alone and beside bombs."""
 Ask = Callable[..., Awaitable[None]]
@@ -93,10 +96,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--size", type=int, default=30, help="how often each query is sent to each")
     parser.add_argument("--engine", choices=("spark", "auto"), default="auto", help="the service's `query.engine`")
-    parser.add_argument("--bombs", action="store_true", help="what one organisation's bombs cost another")
+    parser.add_argument(
+        "--bombs",
+        nargs="*",
+        choices=BOMBS,
+        help="what one organisation's bombs, of all kinds or of these, cost another",
+    )
     given = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="trace-bench-") as folder:
-        work = bombed if given.bombs else measure
+        work = measure if given.bombs is None else partial(bombed, kinds=given.bombs or list(BOMBS))
         uvloop.run(work(Path(folder), given.size, given.engine))
 
 
@@ -108,9 +116,11 @@ async def measure(home: Path, size: int, engine: str) -> None:
         began = time.perf_counter()
         await ask(QUERIES["count"])
         first = milliseconds(time.perf_counter() - began)
-        memory = await three_organisations(ask)
-        restart = await restarted(ask) if engine == "auto" else None
+        memory = await three_organisations(ask, QUERIES["new_group"])
+        restart = await restarted(ask, QUERIES["count"]) if engine == "auto" else None
         spark = await running.session()
+        await ask(ON_SPARK)
+        with_spark = await three_organisations(ask, QUERIES["new_group"])
         bare = await asyncio.to_thread(bare_session, spark, objects, parts)
         duckdb = in_duckdb(objects, parts)
         results = {name: await compared(ask, bare, duckdb, sql, size) for name, sql in QUERIES.items()}
@@ -126,19 +136,28 @@ async def measure(home: Path, size: int, engine: str) -> None:
         queries=results,
         clients=together,
         processor_ms=processor,
-        aims=aims(results["new_group"], together, first_ms=first, restart_ms=restart, memory_mb=memory["all"]),
+        aims=aims(
+            results["new_group"],
+            together,
+            first_ms=first,
+            restart_ms=restart,
+            memory_mb=memory["all"],
+            with_spark_mb=with_spark["all"],
+        ),
         first_ms=first,
         restart_ms=restart,
         memory_mb=memory,
+        memory_with_spark_mb=with_spark,
         gate_ms=gate_ms(QUERIES["group"]),
         settings={"size": size, "rows": ROWS, "files": FILES, "engine": engine},
     )
 
 
-async def bombed(home: Path, size: int, engine: str) -> None:
+async def bombed(home: Path, size: int, engine: str, kinds: Sequence[str]) -> None:
     """By turns, so that whatever else the machine does falls on both."""
     objects = DiskObjects(home / "objects")
     parts = made(objects)
+    ca = home / "tls" / "ca.pem"
     async with service(home, objects, parts, engine=engine) as running:
         await running.session()  # bombs that Sail has no memory for run there, and its start is no bomb
         for user in ("bench", BOMBER):
@@ -151,7 +170,7 @@ async def bombed(home: Path, size: int, engine: str) -> None:
             times = beside if turn % 2 else quiet
             async with AsyncExitStack() as thrown:
                 if times is beside:
-                    bombs = await thrown.enter_async_context(throwing(running.http, home / "tls" / "ca.pem", bombs))
+                    bombs = await thrown.enter_async_context(throwing(running.http, ca, bombs, kinds))
                 before = _waited()
                 for number in range(5 * size):
                     text = QUERIES["new_group"].replace("{turn}", str(-1 - number - turn * 5 * size))
@@ -171,7 +190,7 @@ async def bombed(home: Path, size: int, engine: str) -> None:
         waited_ms=milliseconds(waited[id(beside)] / len(beside)),
         alone_waited_ms=milliseconds(waited[id(quiet)] / len(quiet)),
         bombs=dict(bombs),
-        settings={"size": size, "engine": engine},
+        settings={"size": size, "engine": engine, "kinds": kinds},
     )
 
 
@@ -180,36 +199,6 @@ def _waited() -> float:
     is the first cause of a slow answer on a busy machine.
     """
     return thread_times(os.getpid())[os.getpid()].waited
-
-
-async def restarted(ask: Ask) -> float:
-    """A query whose organisation's engine was killed, with the start of another."""
-    engines = [child for child in psutil.Process().children(recursive=True) if "pysail" in child.cmdline()]
-    for engine in engines:
-        engine.kill()
-    began = time.perf_counter()
-    await ask(QUERIES["count"])
-    return milliseconds(time.perf_counter() - began)
-
-
-async def three_organisations(ask: Ask) -> dict[str, float]:
-    for user in ("bench", "second", "third"):
-        for turn in range(5):
-            await ask(QUERIES["new_group"].replace("{turn}", str(-(10**6) - turn)), user)
-    us = psutil.Process()
-    children = us.children(recursive=True)
-    java = [child for child in children if child.name() == "java"]
-    others = [child for child in children if child not in java]
-    sizes = {"service": [us], "engines": others, "spark": java}
-    found = {name: round(sum(map(_proportional, items)) / 2**20, 1) for name, items in sizes.items()}
-    return {**found, "all": round(sum(found.values()), 1)}
-
-
-def _proportional(process: psutil.Process) -> int:
-    """Pages that several processes share are divided among them."""
-    with suppress(psutil.Error):
-        return int(process.memory_full_info().pss)
-    return 0
 
 
 async def compared(ask: Ask, bare: Any, duckdb: Any, sql: str, size: int) -> dict[str, float]:

@@ -1,10 +1,11 @@
-"""What `bench.query` measures beside times: each aim with what was reached, and the processor time of a query."""
+"""What `bench.query` measures beside queries in turn: a restart, memory, processor time; and its aims."""
 
 from __future__ import annotations
 
 import statistics
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Any, Final
 
 import psutil
@@ -18,6 +19,7 @@ PER_SECOND: Final = 40.0
 MEMORY_MB: Final = 800.0
 WITHIN_NEXT: Final = 10**7
 """Where the numbers of texts begin that nobody else asks."""
+Ask = Callable[..., Awaitable[None]]
 
 
 def aims(
@@ -27,9 +29,14 @@ def aims(
     first_ms: float,
     restart_ms: float | None,
     memory_mb: float,
+    with_spark_mb: float,
 ) -> dict[str, Any]:
     """By name: what was reached, the aim, and whether it was met; without DuckDB its aim is not known."""
-    found = {"first_ms": (first_ms, FIRST_MS), "memory_mb": (memory_mb, MEMORY_MB)}
+    found = {
+        "first_ms": (first_ms, FIRST_MS),
+        "memory_mb": (memory_mb, MEMORY_MB),
+        "memory_with_spark_mb": (with_spark_mb, MEMORY_MB),
+    }
     if restart_ms is not None:
         found["restart_ms"] = (restart_ms, RESTART_MS)
     if "duckdb_p50_ms" in new_text:
@@ -40,7 +47,38 @@ def aims(
     }
 
 
-async def processor_ms(ask: Callable[[str], Awaitable[None]], text: str, size: int) -> dict[str, float]:
+async def restarted(ask: Ask, text: str) -> float:
+    """A query whose organisation's engine was killed, with the start of another."""
+    engines = [child for child in psutil.Process().children(recursive=True) if "pysail" in child.cmdline()]
+    for engine in engines:
+        engine.kill()
+    began = time.perf_counter()
+    await ask(text)
+    return round(1000 * (time.perf_counter() - began), 2)
+
+
+async def three_organisations(ask: Ask, text: str) -> dict[str, float]:
+    """The memory of the service with their engines, in MB."""
+    for user in ("bench", "second", "third"):
+        for turn in range(5):
+            await ask(text.replace("{turn}", str(-(10**6) - turn)), user)
+    us = psutil.Process()
+    children = us.children(recursive=True)
+    java = [child for child in children if child.name() == "java"]
+    others = [child for child in children if child not in java]
+    sizes = {"service": [us], "engines": others, "spark": java}
+    found = {name: round(sum(map(_proportional, items)) / 2**20, 1) for name, items in sizes.items()}
+    return {**found, "all": round(sum(found.values()), 1)}
+
+
+def _proportional(process: psutil.Process) -> int:
+    """Pages that several processes share are divided among them."""
+    with suppress(psutil.Error):
+        return int(process.memory_full_info().pss)
+    return 0
+
+
+async def processor_ms(ask: Ask, text: str, size: int) -> dict[str, float]:
     """Of one new text, in this process (the service, its Dispatcher and the client) and in those below it.
 
     Other work on the machine changes it little, so it can be compared where times cannot.

@@ -37,10 +37,10 @@ APIS = {
     "Dispatcher, task API": task_api(HOLLOW, NOTHING),
     "Dispatcher, internal API": internal_api(HOLLOW),
     "Delivery, internal API": delivery_api(NOTHING, DispatcherClient(NOTHING), NOTHING),
-    "Query, task API": query_api(NOTHING, task_route(NOTHING, NOTHING)),
+    "Query, task API": query_api(NOTHING, task_route(NOTHING, NOTHING, NOTHING)),
     "Query, internal API": query_api(
         NOTHING,
-        user_route(NOTHING),
+        user_route(NOTHING, NOTHING),
         verify_route(NOTHING, NOTHING, 2.0),
         diff_route(NOTHING, NOTHING, 2.0),
         openapi_route(),

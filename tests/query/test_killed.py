@@ -11,7 +11,6 @@ import re
 import signal
 import subprocess
 from collections.abc import AsyncIterator
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,7 +20,7 @@ import psycopg
 import pytest
 
 from tests.support.identity.service_tokens import as_service
-from tests.support.query.process import COUNT, a_service, answered, family, members
+from tests.support.query.process import COUNT, a_service, answered, family, gauge, members, running_queries, sails
 from tests.support.spark.hot_tables import chain, hot_table, rows_of
 from tests.support.systems.query import ROWS, QuerySystem
 from tests.support.waiting import SECONDS, until
@@ -159,12 +158,13 @@ async def test_with_sail_the_process_answers_without_spark_which_has_a_lower_pri
             ([[HOT_ROWS]], "sail"),
         ]
         assert not members(process.pid, "java")
-        killed = sails(process)
+        killed = sails(process.pid)
+        assert killed
         for sail in killed:
-            sail.kill()
+            os.kill(sail, signal.SIGKILL)
         again = (await listener.post("/v1/query", json={"sql": COUNT})).json()
         assert (again["rows"], again["engine"]) == ([[ROWS]], "sail"), "of the next one"
-        assert set(sails(process)).isdisjoint(killed)
+        assert set(sails(process.pid)).isdisjoint(killed)
         left = [child.pid for child in psutil.Process(process.pid).children(recursive=True)]
         assert await answered(listener, "SELECT CAST(sum(double(value)) AS BIGINT) AS n FROM orders") == [[TOTAL_VALUE]]
         java = await java_of(process)
@@ -176,17 +176,6 @@ async def test_with_sail_the_process_answers_without_spark_which_has_a_lower_pri
         assert not family(process.pid)
         assert not [pid for pid in left if runs(pid)], "of no sandbox either, each of which is a session of its own"
     assert not (tmp_path / "home" / "work" / "sail").exists()
-
-
-def sails(service: subprocess.Popen[bytes]) -> list[psutil.Process]:
-    """The processes that run queries in its sandboxes."""
-    children = psutil.Process(service.pid).children(recursive=True)
-    found = []
-    for child in children:
-        with suppress(psutil.Error):  # it has just ended
-            found += [child] if "pysail" in child.cmdline() else []
-    assert found
-    return found
 
 
 def threads_of(pid: int) -> list[Path]:
@@ -252,15 +241,6 @@ async def counted(listener: httpx.AsyncClient) -> int:
     text = (await listener.get("/metrics", headers=as_service("monitor"))).text
     (times,) = re.findall(r"^trace_query_stuck_total (\d+)\.0$", text, re.MULTILINE)
     return int(times)
-
-
-async def running_queries(listener: httpx.AsyncClient) -> float:
-    return await gauge(listener, "trace_queries_in_progress", "running")
-
-
-async def gauge(listener: httpx.AsyncClient, name: str, state: str) -> float:
-    text = (await listener.get("/metrics", headers=as_service("monitor"))).text
-    return float(re.findall(rf'^{name}{{state="{state}"}} (\S+)$', text, re.MULTILINE)[0])
 
 
 def processor_seconds(pid: int) -> float | None:

@@ -24,10 +24,12 @@ from tracelake.settings import Settings, to_document
 
 
 @contextmanager
-def trace_process(command: str, settings: Settings, log: Path) -> Iterator[subprocess.Popen[bytes]]:
+def trace_process(
+    command: str, settings: Settings, log: Path, module: str = "tracelake"
+) -> Iterator[subprocess.Popen[bytes]]:
     """`trace <command>` as `trace up` starts it, and ended as `trace up` ends it: with its session."""
     launch = Launch(
-        [sys.executable, "-m", "tracelake", command, "--settings", "-"],
+        [sys.executable, "-m", module, command, "--settings", "-"],
         env=child_environment(os.environ) | {"PYTHONPATH": str(ROOT)},
         cwd=ROOT,
         stdin=to_document(settings).encode(),

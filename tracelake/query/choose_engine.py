@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
-from typing import Final, Literal
+from typing import Final
 
 from tracelake.errors import QueryFailed
 from tracelake.query.checked_query import CheckedQuery
@@ -21,7 +21,7 @@ class ChosenEngine:
     def __init__(self, spark: QueryEngine, sail: QueryEngine, settings: QuerySettings, metrics: Metrics) -> None:
         self._spark = spark
         self._sail = sail
-        self._mode: Literal["sail", "auto"] = "sail" if settings.engine == "sail" else "auto"
+        self._pinned = None if settings.engine == "auto" else settings.engine
         self._scan_bytes = settings.sail_scan_mb * MIB
         self._metrics = metrics
 
@@ -34,7 +34,7 @@ class ChosenEngine:
         else:
             self._metrics.query_runs.labels(str(query.caller.org_id), "sail", "same").inc()
             return result
-        if self._mode == "sail":
+        if self._pinned == "sail":
             raise QueryFailed(f"Sail does not run it ({reason})", hint="set query.engine to auto, and Spark does")
         self._metrics.query_runs.labels(str(query.caller.org_id), "spark", reason).inc()
         return await self._spark.run(_rest_of(query, time.monotonic() - began))
@@ -43,7 +43,9 @@ class ChosenEngine:
         return self._spark.in_progress(state) + self._sail.in_progress(state)
 
     async def _run_on_sail(self, query: CheckedQuery) -> QueryResult:
-        """What Sail should not run, because there is much of it, does not start there."""
+        """What Sail should not run, because Spark is pinned or there is much of it, does not start there."""
+        if self._pinned == "spark":
+            raise CannotRun("pinned")
         if query.export is not None:
             raise CannotRun("export")
         if sum(relation.cold.bytes for relation in query.relations.values() if relation.cold) > self._scan_bytes:

@@ -25,7 +25,8 @@ from tracelake.query.audit import Audit
 from tracelake.query.choose_engine import ChosenEngine
 from tracelake.query.diff.compare import DatasetDiffer
 from tracelake.query.diff.compare_release import ReleaseComparer
-from tracelake.query.engine import InProgress, QueryEngine
+from tracelake.query.encode import Encoder
+from tracelake.query.engine import InProgress
 from tracelake.query.limits.engine_seconds import EngineSeconds
 from tracelake.query.limits.org_limits import LimitedEngine
 from tracelake.query.resolve import Resolver
@@ -82,19 +83,18 @@ async def serving(
     on_spark = SparkEngine(spark, objects, dsn, settings.query, metrics, spent=spent, flow=flow)
     on_sail = SailEngine(settings.home / "work" / "sail", objects, dsn, settings.query, metrics, spent=spent, flow=flow)
     await on_sail.remove_leftovers()
-    engine: QueryEngine = on_spark
-    if settings.query.engine != "spark":
-        engine = ChosenEngine(on_spark, on_sail, settings.query, metrics)
+    engine = ChosenEngine(on_spark, on_sail, settings.query, metrics)
     limited = LimitedEngine.of(engine, settings.query)
     for state in IN_PROGRESS:
         metrics.queries_in_progress.labels(state).set_function(partial(engine.in_progress, state))
     audit = Audit(settings.home / "work" / "query-audit", dispatcher)
     resolver = Resolver(dispatcher)
     answerer = QueryAnswerer(resolver, limited, audit, settings.query, metrics)
+    encoder = Encoder()
     differ = DatasetDiffer(dispatcher, resolver, limited.beside(on_spark), audit, settings.query)
     verifier = Verifier(dispatcher.jwks, settings.tokens)
     inside = (
-        user_route(answerer),
+        user_route(answerer, encoder),
         verify_route(
             DatasetVerifier(dispatcher, objects, settings.home / "work" / "verify"),
             dispatcher,
@@ -107,7 +107,10 @@ async def serving(
     allowed = guarded("query", inside, DispatcherGate(dispatcher.service_of))
     listeners = [
         Listener(
-            "query_task", settings.query.host, settings.query.task_port, query_api(pool, task_route(answerer, verifier))
+            "query_task",
+            settings.query.host,
+            settings.query.task_port,
+            query_api(pool, task_route(answerer, verifier, encoder)),
         ),
         Listener("query_internal", settings.query.host, settings.query.internal_port, query_api(pool, *allowed)),
     ]
@@ -121,6 +124,7 @@ async def serving(
             task.cancel()
         with suppress(Exception):  # the next process sends the rest
             await audit.send_all()
+        encoder.close()
         on_spark.close()
         await on_sail.close()
         await verifier.close()

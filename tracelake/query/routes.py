@@ -15,7 +15,7 @@ from tracelake.domain.access.grants import QUERY
 from tracelake.errors import Forbidden, NotFound, Unauthenticated
 from tracelake.query.answer import QueryAnswerer
 from tracelake.query.diff.compare import DatasetDiffer
-from tracelake.query.encode import as_arrow, as_json
+from tracelake.query.encode import Encoder, as_arrow
 from tracelake.query.limits.while_permitted import while_permitted
 from tracelake.query.openapi import document
 from tracelake.query.verify.verify import DatasetVerifier
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-def task_route(answerer: QueryAnswerer, verifier: Verifier) -> Route:
+def task_route(answerer: QueryAnswerer, verifier: Verifier, encoder: Encoder) -> Route:
     async def query(request: Request) -> Response:
         body = await read_message(request, TaskQueryRequest)
         claims = await verifier.verify(request.headers.get(CAPABILITY_HEADER))
@@ -45,16 +45,16 @@ def task_route(answerer: QueryAnswerer, verifier: Verifier) -> Route:
             raise Forbidden("the token is another attempt's", where="/attempt")
         if QUERY not in claims.grants.endpoints:
             raise Forbidden("the token does not grant queries", where="/v1/task/query")
-        return await _answered(request, answerer.for_task(claims, body))
+        return await _answered(request, encoder, answerer.for_task(claims, body))
 
     return Route("/v1/task/query", query, methods=["POST"])
 
 
-def user_route(answerer: QueryAnswerer) -> Route:
+def user_route(answerer: QueryAnswerer, encoder: Encoder) -> Route:
     async def query(request: Request) -> Response:
         user = named_user(request)
         body = await read_message(request, QueryRequest)
-        return await _answered(request, answerer.for_user(user, body))
+        return await _answered(request, encoder, answerer.for_user(user, body))
 
     return Route("/v1/query", query, methods=["POST"])
 
@@ -113,9 +113,11 @@ def openapi_route() -> Route:
     return Route("/internal/openapi.json", openapi, methods=["GET"])
 
 
-async def _answered(request: Request, work: Coroutine[Any, Any, tuple[QueryAnswer, pa.Table | None]]) -> Response:
+async def _answered(
+    request: Request, encoder: Encoder, work: Coroutine[Any, Any, tuple[QueryAnswer, pa.Table | None]]
+) -> Response:
     """As the caller wants it."""
     answer, table = await cancel_on_disconnect(request, work)
     if table is not None and ARROW in request.headers.get("accept", ""):
         return Response(await asyncio.to_thread(as_arrow, answer, table), media_type=ARROW)
-    return Response(await asyncio.to_thread(as_json, answer, table), media_type="application/json")
+    return Response(await encoder.json(answer, table), media_type="application/json")

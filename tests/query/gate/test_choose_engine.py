@@ -102,9 +102,11 @@ async def test_a_setting_pins_sail_and_what_it_does_not_run_is_refused(system: Q
         ]
 
 
-async def test_a_setting_pins_spark(system: QuerySystem) -> None:
+async def test_a_setting_pins_spark_and_metrics_say_so(system: QuerySystem) -> None:
+    before, counted = await system.counters(), ("trace_query_runs_total", "spark pinned")
     answer = (await system.ask("reader", "SELECT count(*) AS n FROM orders")).json()
     assert (system.settings.query.engine, answer["engine"], answer["rows"]) == ("spark", "spark", [[ROWS]])
+    assert (await system.counters())[counted] - before.get(counted, 0) == 1
 
 
 async def test_a_caller_that_hangs_up_leaves_nothing_running_on_sail(system: QuerySystem) -> None:

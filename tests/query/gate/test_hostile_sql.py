@@ -2,40 +2,26 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlglot import exp
 
-from tests.support.cases.hostile_sql import ATTACKS
-from tests.support.query.sail import Unchecked as PassedOn
+from tests.support.cases.hostile_sql import ATTACKS, ONLY_THE_GATE
+from tests.support.programs.ungated_query import TABLE, unchecked
+from tests.support.query.process import a_service, answered
 from tests.support.query.sail import as_it_is, open_to_all
 from tests.support.systems.query import ROWS, QuerySystem
-from tracelake.domain.sql.gate import check_sql
 from tracelake.query import answer as answer_module
 from tracelake.query.checked_query import CheckedQuery
 from tracelake.query.sail.engine import SailEngine
 
 pytestmark = pytest.mark.anyio
 COUNT = "SELECT count(*) AS n FROM {granted}"
+UNGATED = "tests.support.programs.ungated_query"
 SECRET = "the contents of a private file"
-
-
-class Unchecked:
-    """What a gate that checks nothing would pass on."""
-
-    tables = frozenset({"orders"})
-    read_once = frozenset({"orders"})
-    row_bytes = 0
-
-    def __init__(self, text: str, tree: exp.Select) -> None:
-        self.text = text
-        self.tree = tree
-
-    def render(self, views: dict[str, str]) -> str:
-        return self.text.replace("orders", views["orders"])
 
 
 @pytest.fixture
@@ -56,11 +42,45 @@ async def test_the_listener_refuses_hostile_sql(case: str, either: QuerySystem, 
     assert "theirs" not in (answer.json()["error"]["hint"] or "")
 
 
+ANSWERED = {"case-only twin in a WITH", "shadow"} | {
+    *("clock", "clock without parentheses", "clock in disguise", "chance", "uuid", "any rows"),
+}
+"""A user's own name in a WITH reads no dataset; and only a job must be able to repeat its rows."""
+
+
+@pytest.mark.parametrize("case", ONLY_THE_GATE)
+async def test_the_listener_refuses_what_only_the_gate_can(case: str, either: QuerySystem) -> None:
+    answer = await either.ask("reader", of_orders(ONLY_THE_GATE[case]))
+    if case in ANSWERED:
+        assert answer.status_code == 200, answer.text
+    else:
+        assert answer.status_code == 400, answer.text
+        assert answer.json()["error"]["code"] in {"invalid_sql", "invalid_request"}
+
+
+@pytest.mark.long
+async def test_without_the_sql_gate_a_service_on_spark_answers_after_what_only_the_gate_refuses(
+    system: QuerySystem, tmp_path: Path
+) -> None:
+    """Some of it takes all memory of its Spark, which is this process's own. Sail is in `test_sail`."""
+    async with a_service(system, tmp_path / "home", module=UNGATED, max_rows=1000) as (_, listener):
+        for case, text in ONLY_THE_GATE.items():
+            asked = {"sql": of_orders(text), "timeout_seconds": 5}
+            answer = await listener.post("/v1/query", json=asked)
+            assert answer.status_code in {200, 400, 422, 503, 504}, (case, answer.text)
+            assert answer.status_code == 200 or answer.json()["error"]["message"], case
+            assert await answered(listener, COUNT.format(granted="orders")) == [[ROWS]], case
+
+
+def of_orders(text: str) -> str:
+    return re.sub(r"\bid\b", "value", text.replace("granted", "orders").replace("GRANTED", "ORDERS"))
+
+
 @pytest.mark.parametrize("case", ATTACKS)
 async def test_without_the_sql_gate_the_listener_refuses_too_and_nothing_ran(
     case: str, system: QuerySystem, file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    _switch_gate_off(monkeypatch, exp.Select())
+    _switch_gate_off(monkeypatch)
     answer = await system.ask("reader", ATTACKS[case].format(file=file, granted="orders", other="theirs"))
     assert answer.status_code in {400, 422}, answer.text
     assert SECRET not in answer.text
@@ -93,26 +113,19 @@ async def _asked_sail(system: QuerySystem) -> float:
 
 def _send_to_sail(monkeypatch: pytest.MonkeyPatch) -> None:
     """Switch the gate off, and pass the text to Sail as it is."""
-    good, run = check_sql(COUNT.format(granted="orders"), {"orders"}, deterministic=False), SailEngine.run
+    run = SailEngine.run
 
     def run_as_it_is(engine: SailEngine, query: CheckedQuery) -> Any:
         monkeypatch.setattr(engine, "_translate", as_it_is)
         return run(engine, query)
 
-    def unchecked(text: str, *_: Any, **__: Any) -> PassedOn:
-        return PassedOn(good.tree, good.tables, text=text.replace("orders", "{granted}"))
-
-    monkeypatch.setattr(answer_module, "check_sql", unchecked)
-    monkeypatch.setattr(answer_module, "table_names", lambda _: frozenset({"orders"}))
+    _switch_gate_off(monkeypatch)
     monkeypatch.setattr(SailEngine, "run", run_as_it_is)
 
 
-def _switch_gate_off(monkeypatch: pytest.MonkeyPatch, tree: exp.Select) -> None:
-    def unchecked(text: str, *_: Any, **__: Any) -> Unchecked:
-        return Unchecked(text, tree)
-
+def _switch_gate_off(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(answer_module, "check_sql", unchecked)
-    monkeypatch.setattr(answer_module, "table_names", lambda _: frozenset({"orders"}))
+    monkeypatch.setattr(answer_module, "table_names", lambda _: frozenset({TABLE}))
 
 
 async def test_after_the_attacks_the_service_answers(system: QuerySystem) -> None:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import subprocess
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import httpx
+import psutil
 from pydantic import SecretStr
 
 from tests.support.child_process import trace_process
-from tests.support.identity.service_tokens import TOKENS, as_gateway
+from tests.support.identity.service_tokens import TOKENS, as_gateway, as_service
 from tests.support.systems.processes import is_ready
 from tests.support.systems.query import QuerySystem
 from tests.support.tls import https
@@ -25,8 +27,15 @@ COUNT = "SELECT count(*) AS n FROM orders"
 
 @asynccontextmanager
 async def a_service(
-    system: QuerySystem, home: Path, stuck_seconds: float = 1.0, engine: str = "spark", **query: float | str
+    system: QuerySystem,
+    home: Path,
+    stuck_seconds: float = 1.0,
+    engine: str = "spark",
+    *,
+    module: str = "tracelake",
+    **query: float | str,
 ) -> AsyncIterator[tuple[subprocess.Popen[bytes], httpx.AsyncClient]]:
+    """`module`: what is run in place of `trace`."""
     port = free_port()
     limits = {"internal_port": port, "stuck_seconds": stuck_seconds, "engine": engine, **query}
     settings = system.settings.model_copy(
@@ -41,7 +50,7 @@ async def a_service(
     )
     headers = as_gateway("reader", "query")
     url, log = f"https://127.0.0.1:{port}", home.parent / f"{home.name}.log"
-    with trace_process("query", settings, log) as process:
+    with trace_process("query", settings, log, module) as process:
         async with https(url, system.operators.walk.ca, headers=headers) as listener:
             await until_ready(process, listener, log)
             yield process, listener
@@ -90,3 +99,21 @@ def members(leader: int, word: str) -> list[int]:
             if word in {Path(word).name for word in words}:
                 found.append(pid)
     return found
+
+
+def sails(leader: int) -> list[int]:
+    """The processes that run queries in the sandboxes of a service, each of which is a session of its own."""
+    found = []
+    for child in psutil.Process(leader).children(recursive=True):
+        with suppress(psutil.Error):  # it has just ended
+            found += [child.pid] if "pysail" in child.cmdline() else []
+    return found
+
+
+async def running_queries(listener: httpx.AsyncClient) -> float:
+    return await gauge(listener, "trace_queries_in_progress", "running")
+
+
+async def gauge(listener: httpx.AsyncClient, name: str, state: str) -> float:
+    text = (await listener.get("/metrics", headers=as_service("monitor"))).text
+    return float(re.findall(rf'^{name}{{state="{state}"}} (\S+)$', text, re.MULTILINE)[0])
