@@ -40,6 +40,7 @@ class Look(Row, frozen=True):
 
 class TakenEntry(Row, frozen=True):
     id: int
+    org_id: UUID
     kind: str
     payload: str
 
@@ -124,7 +125,9 @@ class Drain:
             except (msgspec.DecodeError, ValueError, KeyError, TypeError, AttributeError):
                 bad.append(entry.id)
         messages = await self._database.fetch(sql["buffer_messages"], list(batches)) if batches else []
-        entries += [OutboxEntry(batches.pop(publish), BUFFER_QUEUE, message.encode()) for publish, message in messages]
+        entries += [
+            _for_sink(batches.pop(publish), org, dataset, message.encode()) for publish, org, dataset, message in messages
+        ]
         bad += batches.values()  # their publications do not exist
         if bad:
             error = "the payload cannot be read, or its subject does not exist"
@@ -136,9 +139,9 @@ class Drain:
             case "enqueue_task":
                 return self._dispatcher.entry_of(WakeUp(entry.id, entry.payload))
             case "prepare_table":
-                return OutboxEntry(entry.id, BUFFER_QUEUE, _message("buffer_table", "dataset_uuid", entry.payload))
+                return _id_for_sink(entry, "buffer_table", "dataset_uuid")
             case "notify_failure":
-                return OutboxEntry(entry.id, BUFFER_QUEUE, _message("failed_task", "task_id", entry.payload))
+                return _id_for_sink(entry, "failed_task", "task_id")
             case kind:
                 raise ValueError(kind)
 
@@ -164,6 +167,13 @@ async def both(awaitable: Awaitable[A], other: Awaitable[B]) -> tuple[A, B]:
     return cast("tuple[A, B]", tuple(results))
 
 
-def _message(kind: str, field: str, payload: str) -> bytes:
-    """What the sink is sent: the id of a table or a task, and nothing else."""
-    return msgspec.json.encode({"kind": kind, field: UUID(msgspec.json.decode(payload)[field])})
+def _id_for_sink(entry: TakenEntry, kind: str, field: str) -> OutboxEntry:
+    """The id of a table or a task."""
+    subject = UUID(msgspec.json.decode(entry.payload)[field])
+    message = msgspec.json.encode({"kind": kind, "org_id": entry.org_id, field: subject})
+    return _for_sink(entry.id, entry.org_id, subject, message)
+
+
+def _for_sink(entry: int, org: UUID, subject: UUID, message: bytes) -> OutboxEntry:
+    """Organisations take turns at the sink, and within one its datasets."""
+    return OutboxEntry(entry, BUFFER_QUEUE, message, (str(org), str(subject)))
