@@ -126,7 +126,8 @@ class Drain:
                 bad.append(entry.id)
         messages = await self._database.fetch(sql["buffer_messages"], list(batches)) if batches else []
         entries += [
-            _for_sink(batches.pop(publish), org, dataset, message.encode()) for publish, org, dataset, message in messages
+            _for_sink(batches.pop(publish), org, dataset, message.encode())
+            for publish, org, dataset, message in messages
         ]
         bad += batches.values()  # their publications do not exist
         if bad:

@@ -19,7 +19,7 @@ HALF_OF_ID: Final = len("00000000-0000-0000")
 
 
 def org_segment(org: UUID) -> str:
-    """How folders of datasets name an organisation: by the first half of its id, since a store limits what names them."""
+    """How folders of datasets name an organisation: by the first half of its id, as policies of a store are short."""
     return str(org)[:HALF_OF_ID]
 
 
