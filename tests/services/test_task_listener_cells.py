@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import httpx
 import pytest
@@ -24,7 +24,7 @@ from tracelake.adapters.credentials_mounts import Mounts
 from tracelake.capability.claims import Claims, decode, mint
 from tracelake.capability.jws import parse_token
 from tracelake.dispatcher.http.task_routes import task_api
-from tracelake.domain.access.grants import ALWAYS, QUERY, S3Prefixes
+from tracelake.domain.access.grants import ALWAYS, BUFFER_PUBLISH, FILES, QUERY, S3Prefixes
 from tracelake.domain.access.storage_locations import buffer_folder
 from tracelake.domain.ids import Attempt
 from tracelake.errors import ObjectExists
@@ -68,6 +68,8 @@ class World:
     services: Services
     running: Claimed
     ended: Claimed
+    foreign: Claimed
+    """Of another organisation."""
     tokens: dict[str, str]
     """What callers show who are not the running task, by the head of their column."""
 
@@ -83,7 +85,7 @@ class World:
     async def signed(self, claims: Claims) -> str:
         return await mint(self.services.walk.control.signer, claims)
 
-    async def answer(self, call: str, token: str, task: Claimed, **more: str) -> tuple[int, str]:
+    async def answer(self, call: str, token: str, task: Claimed, **more: Any) -> tuple[int, str]:
         """The status, and the text of the answer."""
         method, _, path = call.partition(" ")
         body = {**fence(task), **BODIES.get(call, {}), **more}
@@ -129,7 +131,7 @@ async def world(state_db: str, queue_db: str, data_db: str, tmp_path: Path) -> A
         await deployed_and_active(control, rival, DAG)
         running, ended, other = [await services.claimed(cursor=cursor) for cursor in (1, 2, 3)]
         foreign = await services.claimed(rival)
-        made = World(services, running, ended, {})
+        made = World(services, running, ended, foreign, {})
         claims = claims_of(running)
         life = claims.exp - claims.iat
         made.tokens.update(
@@ -200,3 +202,16 @@ async def test_the_task_itself_makes_each_call_that_its_token_grants_and_no_othe
     for call in (COMPLETE, BATCH):  # the second is the same completion again
         status, text = await world.answer(call, poor, world.running)
         assert status == httpx.codes.OK, (call, text)
+
+
+async def test_a_dataset_of_another_organisation_is_to_a_task_as_one_that_nobody_has(world: World) -> None:
+    token, theirs = await world.rich(world.running), _written(world.foreign)
+    for call in (FILES, BUFFER_PUBLISH, "POST /v1/task/events"):
+        answers = []
+        for dataset in (theirs, str(uuid4())):
+            named = {"dataset_uuid": dataset}
+            more = {"events": [{**named, "dataset_version": str(uuid4())}]} if call.endswith("events") else named
+            status, text = await world.answer(call, token, world.running, **more)
+            answers.append((status, text.replace(dataset, "")))
+        assert answers[0] == answers[1], call
+        assert answers[0][0] == httpx.codes.FORBIDDEN, (call, answers)
