@@ -21,6 +21,7 @@ from tests.support.aws.iam import matches
 from tests.support.aws.stack import Stack, containers, environment, template
 from tracelake.domain.access.storage_locations import (
     buffer_folder,
+    dataset_folder,
     generation_folder,
     scratch_folder,
     shared_buffer_folder,
@@ -120,7 +121,7 @@ def test_there_is_a_queue_for_each_runtime_and_tier_with_a_queue_for_dead_letter
 def test_the_folders_of_tasks_in_the_policies_are_those_that_the_platform_uses() -> None:
     ids = [uuid4() for _ in range(3)]
     used = {
-        "Data": [generation_folder("b", ids[0], ids[1])],
+        "Data": [dataset_folder("b", ids[0], ids[1]), generation_folder("b", *ids)],
         "Scratch": [
             scratch_folder("b", ids[0], ids[1], 7),
             buffer_folder("b", ids[0], ids[1], 7),

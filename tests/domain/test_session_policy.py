@@ -3,33 +3,34 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, Final
+from uuid import uuid4
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.support import ROOT
 from tests.support.session_policy import allows
 from tracelake.domain.access.grants import StorageGrant
 from tracelake.domain.access.object_names import Folder, ObjectName
 from tracelake.domain.access.session_policy import LIST, MAX_CHARS, READ, WRITE, refuse_wider, session_policy
+from tracelake.domain.access.storage_locations import generation_folder, scratch_folder
 from tracelake.errors import Forbidden, InvalidRequest
+from tracelake.wire.task.markers import attempt_folder
 
 INPUT, OWN = Folder.parse("s3://lake/a/foo/"), Folder.parse("s3://scratch/t/1/")
 GRANT = StorageGrant(read=frozenset({INPUT, OWN}), write=frozenset({OWN}))
 NOTHING = StorageGrant(frozenset(), frozenset())
+PAGE: Final = ROOT / "docs" / "concepts" / "object_store_credentials.md"
 
 
 def test_a_policy_names_objects_below_folders_and_lists_only_by_prefix() -> None:
     assert json.loads(session_policy(GRANT)) == {
         "Version": "2012-10-17",
         "Statement": [
-            {
-                "Effect": "Allow",
-                "Action": ["s3:GetObject"],
-                "Resource": ["arn:aws:s3:::lake/a/foo/*", "arn:aws:s3:::scratch/t/1/*"],
-            },
-            {"Effect": "Allow", "Action": sorted(WRITE), "Resource": ["arn:aws:s3:::scratch/t/1/*"]},
+            {"Effect": "Allow", "Action": ["s3:GetObject"], "Resource": ["arn:aws:s3:::lake/a/foo/*"]},
+            {"Effect": "Allow", "Action": sorted(READ | WRITE), "Resource": ["arn:aws:s3:::scratch/t/1/*"]},
             {
                 "Effect": "Allow",
                 "Action": "s3:ListBucket",
@@ -58,6 +59,17 @@ def test_too_many_folders_are_refused_and_not_cut() -> None:
         session_policy(StorageGrant(many, frozenset()))
     few = frozenset(Folder("lake", ("datasets", str(n))) for n in range(20))
     assert len(session_policy(StorageGrant(few, frozenset()))) <= MAX_CHARS
+
+
+def test_four_inputs_and_an_output_fit_into_a_policy_and_a_fifth_input_does_not() -> None:
+    """With the buckets of `trace up`; the page about credentials says so."""
+    org, task = uuid4(), uuid4()
+    made = [generation_folder("trace", org, uuid4(), uuid4()) for _ in range(6)]
+    write = {attempt_folder(str(made[0]), task, 1), scratch_folder("trace-scratch", org, task, 1)}
+    assert session_policy(StorageGrant(frozenset({*made[1:5], *write}), frozenset(write)))
+    with pytest.raises(Forbidden, match="too many"):
+        session_policy(StorageGrant(frozenset({*made[1:], *write}), frozenset(write)))
+    assert "about four\n  inputs" in PAGE.read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("segments", [("*",), ("a", ".."), ("a", ""), ("a/b",), ("${aws:username}",), ('x"',)])

@@ -12,6 +12,7 @@ import pytest
 
 from tests.support.dispatcher.job_chain import drained
 from tests.support.systems.gateway import DAG, System, system
+from tests.support.systems.whole_api import whole_api
 from tracelake.wire.calls.user_calls import CALLS, ROLES, Call
 
 pytestmark = pytest.mark.anyio
@@ -41,7 +42,8 @@ PATH = {
     "secret": "api_key",
 }
 HERE = [call for call in CALLS.values() if call.service == "dispatcher"]
-"""Those of the delivery process and of the Query service are tested in their folders."""
+AWAY = [call for call in CALLS.values() if call.service != "dispatcher"]
+"""Those of the delivery process and of the Query service."""
 OWN = {
     *("deploy", "revoke_token", "show_org", "show_org_limits", "set_org_limits", "revoke_service_token", "set_secret"),
     "redrive_messages",
@@ -80,6 +82,25 @@ async def test_each_call_needs_a_token_of_its_role_or_higher(trace: System) -> N
             answer = await trace.ask(f"acme|{role}", call.method, path_of(call))
             allowed = ROLES.index(role) >= ROLES.index(call.role) and not call.platform
             assert answer.status_code in ({200, 400, 404} if allowed else {403}), (call.name, role, answer.text)
+
+
+async def test_calls_that_other_services_answer_need_their_role_too(
+    state_db: str, queue_db: str, data_db: str, tmp_path: Path
+) -> None:
+    async with whole_api(state_db, queue_db, data_db, tmp_path) as api:
+        for call in AWAY:
+            for role in ROLES:
+                answer = await api.trace.ask(f"acme|{role}", call.method, path_of(call))
+                allowed = ROLES.index(role) >= ROLES.index(call.role)
+                assert answer.status_code in ({200, 400, 404} if allowed else {403}), (call.name, role, answer.text)
+        await api.trace.control.pool.execute("UPDATE users SET platform_admin = true WHERE external_id = $1", ADMIN)
+        token = (await api.trace.got(ADMIN, "POST", "/v1/tokens", json={"name": "limited"}))["token"]
+        for call in AWAY:
+            answer = await api.trace.ask(ADMIN, call.method, path_of(call))
+            assert answer.status_code in {200, 400, 404}, (call.name, answer.text)
+            headers = {"authorization": f"Bearer {token}"}
+            answer = await api.trace.gateway.request(call.method, path_of(call), headers=headers)
+            assert (answer.status_code == 403) == (call.role != "reader"), (call.name, answer.text)
 
 
 async def test_a_platform_admin_may_make_every_call(trace: System) -> None:

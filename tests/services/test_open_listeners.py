@@ -1,6 +1,7 @@
 """Every identity at every route of the listeners that callers outside reach: of tasks, and the Gateway's.
 
-The internal listeners are in `test_matrix.py`; roles of users, cell by cell, in `tests/gateway/test_permissions.py`.
+The internal listeners are in `test_matrix.py`; tasks, cell by cell, in `test_task_listener_cells.py`; roles of users,
+cell by cell, in `tests/gateway/test_permissions.py`.
 """
 
 from __future__ import annotations

@@ -187,6 +187,13 @@ def test_the_same_dag_again_is_the_same_version_and_a_changed_one_is_a_new_versi
     new = trace.run("dag", "deploy", str(changed), "--now")
     assert (new["deployed"]["created"], new["activated"]["changed"]) == (True, True)
     assert new["activated"]["former"] == former["ranges"]["active"]
+    pieces = trace.fetch("/v1/datasets/pieces")
+    folder, org = "s3://trace/datasets/", trace.fetch("/v1/me")["org_id"]
+    of_org = {True: f"{org[:18]}/", False: ""}
+    for row in pieces["generations"]:
+        place = f"{folder}{of_org[row['current']]}{pieces['dataset_uuid']}/{row['dataset_version']}/"
+        assert row["storage_location"] == place, "a new generation is in a folder of its organisation, and only that"
+    assert {row["current"] for row in pieces["generations"]} == {True, False}
 
 
 def test_new_work_is_accepted_and_the_chain_is_followed_on(upgraded: Upgraded) -> None:

@@ -35,6 +35,7 @@ from tracelake.dispatcher.maintenance.delete_replaced_files import DeleteReplace
 from tracelake.dispatcher.maintenance.remove_left_generations import RemoveLeftGenerations
 from tracelake.dispatcher.maintenance.retain import DeleteOldTasks
 from tracelake.domain.access.object_names import Folder, ObjectName
+from tracelake.domain.access.storage_locations import dataset_folder
 from tracelake.query.verify.files import FileChecker
 from tracelake.store.queries import queries
 from tracelake.wire.user.ledger import LedgerQuery
@@ -90,7 +91,8 @@ async def finished(loop: RemoveLeftGenerations | DeleteOrphanFiles | DeleteRepla
 async def stored(control: Control) -> list[ObjectName]:
     """All objects of the bread, in whichever generation."""
     found = await control.pool.fetchval("SELECT id FROM datasets WHERE producer_job_name = 'bake'")
-    folder = Folder(control.places.bucket, ("datasets", str(found)))
+    org = await control.pool.fetchval("SELECT org_id FROM datasets WHERE id = $1", found)
+    folder = dataset_folder(control.places.bucket, org, found)
     return [item.name for item in control.objects.objects(folder)]
 
 

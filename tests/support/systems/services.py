@@ -22,6 +22,7 @@ from tests.support.waiting import until
 from tracelake.delivery.routes import delivery_api
 from tracelake.domain.access.service_tokens import TokenListener, derive_token
 from tracelake.errors import SetupError
+from tracelake.ports import CredentialMinter
 from tracelake.query.process import serving
 from tracelake.query.spark.jvm import QuerySpark, query_options
 from tracelake.runtime.listeners import Listener, open_listeners
@@ -90,11 +91,13 @@ def shown_by(service: str, call: ServiceCall) -> dict[str, str]:
 
 
 @asynccontextmanager
-async def services_of(state_db: str, queue_db: str, data_db: str, folder: Path) -> AsyncIterator[Services]:
+async def services_of(
+    state_db: str, queue_db: str, data_db: str, folder: Path, minter: CredentialMinter | None = None
+) -> AsyncIterator[Services]:
     """Dispatcher, Query service, delivery process and runner; none of them has anything to do."""
     async with AsyncExitStack() as stack:
         enter = stack.enter_async_context
-        walk = await enter(walking(state_db, queue_db, folder))
+        walk = await enter(walking(state_db, queue_db, folder, minter=minter))
         await walk.control.pool.execute("UPDATE users SET platform_admin = true")
         data = await enter(open_pool(data_db, name="test", max_size=4))
         settings = _settings(walk, data_db, folder)

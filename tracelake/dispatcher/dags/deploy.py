@@ -251,7 +251,7 @@ class _NewVersion:
     def _place(self, dataset: _Dataset) -> tuple[str, str | None]:
         """The location of a generation, and the pattern of its objects there."""
         if dataset.kind is Storage.PARQUET:
-            return str(generation_folder(self.bucket, dataset.id, dataset.generation)), "*.parquet"
+            return str(generation_folder(self.bucket, self.org, dataset.id, dataset.generation)), "*.parquet"
         if dataset.output is None:
             return f"postgres_table:{buffered_table(dataset.generation)}", None
         return f"postgres_table:dataset_{str(dataset.id).replace('-', '_')}", None

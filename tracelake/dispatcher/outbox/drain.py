@@ -40,12 +40,15 @@ class Look(Row, frozen=True):
 
 class TakenEntry(Row, frozen=True):
     id: int
+    org_id: UUID
     kind: str
     payload: str
 
 
 class PublishMessage(Row, frozen=True):
     id: UUID
+    org_id: UUID
+    dataset_uuid: UUID
     message: str
 
 
@@ -130,7 +133,9 @@ class Drain:
                 bad.append(entry.id)
         if batches:
             found = await fetch_rows(self._database, sql["buffer_messages"], PublishMessage, list(batches))
-            entries += [OutboxEntry(batches.pop(row.id), BUFFER_QUEUE, row.message.encode()) for row in found]
+            entries += [
+                _for_sink(batches.pop(row.id), row.org_id, row.dataset_uuid, row.message.encode()) for row in found
+            ]
         bad += batches.values()  # their publications do not exist
         if bad:
             error = "the payload cannot be read, or its subject does not exist"
@@ -142,9 +147,9 @@ class Drain:
             case "enqueue_task":
                 return self._dispatcher.entry_of(WakeUp(entry.id, entry.payload))
             case "prepare_table":
-                return OutboxEntry(entry.id, BUFFER_QUEUE, _message("buffer_table", "dataset_uuid", entry.payload))
+                return _id_for_sink(entry, "buffer_table", "dataset_uuid")
             case "notify_failure":
-                return OutboxEntry(entry.id, BUFFER_QUEUE, _message("failed_task", "task_id", entry.payload))
+                return _id_for_sink(entry, "failed_task", "task_id")
             case kind:
                 raise ValueError(kind)
 
@@ -170,6 +175,13 @@ async def both(awaitable: Awaitable[A], other: Awaitable[B]) -> tuple[A, B]:
     return cast("tuple[A, B]", tuple(results))
 
 
-def _message(kind: str, field: str, payload: str) -> bytes:
-    """What the sink is sent: the id of a table or a task, and nothing else."""
-    return msgspec.json.encode({"kind": kind, field: UUID(msgspec.json.decode(payload)[field])})
+def _id_for_sink(entry: TakenEntry, kind: str, field: str) -> OutboxEntry:
+    """The id of a table or a task."""
+    subject = UUID(msgspec.json.decode(entry.payload)[field])
+    message = msgspec.json.encode({"kind": kind, "org_id": entry.org_id, field: subject})
+    return _for_sink(entry.id, entry.org_id, subject, message)
+
+
+def _for_sink(entry: int, org: UUID, subject: UUID, message: bytes) -> OutboxEntry:
+    """Organisations take turns at the sink, and within one its datasets."""
+    return OutboxEntry(entry, BUFFER_QUEUE, message, (str(org), str(subject)))

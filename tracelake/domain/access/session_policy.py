@@ -47,9 +47,9 @@ def _statements(storage: StorageGrant, partition: str) -> list[dict[str, Any]]:
     if not read:
         return [{"Effect": "Deny", "Action": "*", "Resource": "*"}]
     arn = f"arn:{partition}:s3:::"
-    statements: list[dict[str, Any]] = [_objects(arn, READ, read)]
-    if write:
-        statements.append(_objects(arn, WRITE, write))
+    # A folder to write is in one statement, not in two: what STS takes is short.
+    by_actions = (READ, [folder for folder in read if folder not in storage.write]), (READ | WRITE, write)
+    statements = [_objects(arn, actions, folders) for actions, folders in by_actions if folders]
     for bucket in sorted({folder.bucket for folder in read}):
         prefixes = [f"{folder.key}*" for folder in read if folder.bucket == bucket]
         statements.append(

@@ -1,6 +1,7 @@
 """Locations in the object store: a generation's files, an attempt's scratch, the batches that it publishes.
 
-An attempt's folders carry its number, so that a losing attempt never writes where a winning one does.
+An attempt's folders carry its number, so that a losing attempt never writes where a winning one does. Folders name the
+organisation, but those of batches, which the specification gives (`docs/adr/0040-the-organisation-in-folders.md`).
 """
 
 from __future__ import annotations
@@ -13,10 +14,22 @@ from tracelake.domain.access.object_names import Folder
 TABLE: Final = "postgres_table:"
 """What the location of a generation in Postgres begins with."""
 BUFFERED_SCHEMA: Final = "buffered"
+DATASETS: Final = "datasets"
+HALF_OF_ID: Final = len("00000000-0000-0000")
 
 
-def generation_folder(bucket: str, dataset: UUID, generation: UUID) -> Folder:
-    return Folder(bucket, ("datasets", str(dataset), str(generation)))
+def org_segment(org: UUID) -> str:
+    """How folders of datasets name an organisation: by the first half of its id, as policies of a store are short."""
+    return str(org)[:HALF_OF_ID]
+
+
+def dataset_folder(bucket: str, org: UUID, dataset: UUID) -> Folder:
+    """Of all generations of a dataset, which may use each other's files."""
+    return Folder(bucket, (DATASETS, org_segment(org), str(dataset)))
+
+
+def generation_folder(bucket: str, org: UUID, dataset: UUID, generation: UUID) -> Folder:
+    return dataset_folder(bucket, org, dataset).folder(str(generation))
 
 
 def buffered_table(generation: UUID) -> str:

@@ -20,7 +20,7 @@ UPDATE outbox o
    SET status = 'Processing', taken_by = $2, taken_until = now() + $3::interval, attempts = o.attempts + 1
   FROM due
  WHERE o.id = due.id
-RETURNING o.id, o.kind::text, o.payload::text;
+RETURNING o.id, o.org_id, o.kind::text, o.payload::text;
 
 -- name: takers
 -- Which replicas of a machine have taken entries.
@@ -81,7 +81,7 @@ SELECT EXISTS (SELECT FROM outbox WHERE status = 'Pending' AND kind = 'route_inv
 
 -- name: buffer_messages
 -- What goes onto the Buffer Queue for each accepted publish: a pointer, never rows.
-SELECT id, jsonb_build_object(
+SELECT id, org_id, dataset_uuid, jsonb_build_object(
            'kind', 'buffer_batch', 'publish_id', id, 'org_id', org_id, 'dataset_uuid', dataset_uuid,
            'dataset_version', dataset_version, 'batch_uri', batch_uri, 'content_type', content_type,
            'record_count', record_count, 'batch_size_bytes', batch_size_bytes,

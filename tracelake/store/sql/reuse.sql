@@ -6,9 +6,10 @@ SET LOCAL plan_cache_mode = force_generic_plan;
 -- For each of these queued tasks ($1; $2: the code of each operator) the newest completed task of the organisation with the
 -- same memo key that set one partition of each of its outputs, that of the task's scope, whose files are there; a row for
 -- each of these partitions, locked against removal. Work that a user asked for again is not looked up. An original that
--- read partitions without hashes of their columns has a key of all that they held.
+-- read partitions without hashes of their columns has a key of all that they held. Its files are below the folder of the
+-- dataset, which is what tokens grant of a generation that shares files; an earlier version had another one.
 WITH asked AS MATERIALIZED (
-    SELECT t.id, t.org_id, j.output_datasets, memo_key(t.id, $2::jsonb) AS memo_key,
+    SELECT t.id, t.org_id, j.dag_version_id, j.output_datasets, memo_key(t.id, $2::jsonb) AS memo_key,
            CASE WHEN EXISTS (SELECT FROM job_inputs i WHERE i.job_id = j.id AND i.columns_read IS NOT NULL)
                 THEN memo_key(t.id, $2::jsonb, true) END AS whole_key,
            CASE WHEN j.makes_whole THEN 'all' ELSE t.input_versions ->> 'partition_key' END AS partition_key
@@ -24,6 +25,9 @@ WITH asked AS MATERIALIZED (
       JOIN tasks w ON w.org_id = a.org_id AND w.memo_key IN (a.memo_key, a.whole_key) AND w.status = 'Completed'
       JOIN commits c ON c.task_id = w.id AND c.dataset_uuid = ANY (a.output_datasets)
       JOIN partition_versions p ON p.dataset_uuid = c.dataset_uuid AND p.valid_from = c.number
+      JOIN dag_version_datasets s ON s.dag_version_id = a.dag_version_id AND s.dataset_uuid = c.dataset_uuid
+      JOIN dataset_versions v ON v.id = s.dataset_version
+       AND starts_with(p.location, regexp_replace(v.storage_location, '[^/]+/$', ''))
      WHERE p.partition_key = a.partition_key AND p.files_removed_at IS NULL AND p.content_hash IS NOT NULL
        AND NOT EXISTS (SELECT FROM partition_versions o
                         WHERE o.dataset_uuid = c.dataset_uuid AND o.valid_from = c.number
