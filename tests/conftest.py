@@ -10,7 +10,7 @@ import subprocess
 import tempfile
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 
 import hypothesis
@@ -80,10 +80,15 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> SlowestFi
     return SlowestFirst(config, log)
 
 
-def pytest_collection_finish() -> None:
-    """Collected tests and imported modules last to the end: no later collection of garbage goes through them."""
-    gc.collect()
-    gc.freeze()
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Collected tests and imported modules last to the end: garbage is not looked for among them, now or later."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def pytest_sessionfinish() -> None:

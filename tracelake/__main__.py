@@ -1,16 +1,24 @@
-"""`python -m tracelake` is `trace`."""
+"""`trace`, which is also `python -m tracelake`."""
 
+import gc
 import sys
 
 
 def main() -> None:
+    gc.disable()  # what is imported stays: to look for garbage in it, again and again, takes a fifth of the start
     match sys.argv[1:]:
         case [name, "--settings", "-"]:  # as `trace up` starts its parts: they need no command line
             _part(name)
         case _:
-            from tracelake.cli import main as command_line
+            _command_line()
 
-            command_line()
+
+def _command_line() -> None:
+    from tracelake.cli import main as command_line
+
+    gc.freeze()
+    gc.enable()
+    command_line()
 
 
 def _part(name: str) -> None:
@@ -19,9 +27,7 @@ def _part(name: str) -> None:
     from tracelake.wiring import run_from_stdin
 
     if name not in PROCESSES:
-        from tracelake.cli import main as command_line
-
-        command_line()  # which says what there is
+        _command_line()  # which says what there is
     try:
         run_from_stdin(name)
     except TraceError as refusal:

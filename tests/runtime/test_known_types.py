@@ -40,6 +40,18 @@ async def test_a_new_connection_asks_for_no_type_that_the_process_knows(
     assert answers == [dict(zip(("ids", "objects", "numbers", "texts"), (*VALUES, ["x", None]), strict=True))] * 6
 
 
+async def test_a_process_asks_once_for_all_that_its_statements_use(
+    state_db: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(postgres, "_KNOWN", {})
+    async with connected(state_db) as (made, sent):
+        for name in ("bool", "bytea", "int", "text", "bigint", "float8", "timestamptz", "interval", "uuid", "jsonb"):
+            assert await made.fetchval(f"SELECT $1::{name}[]", []) == []
+        assert len([query for query in sent if "typeinfo_tree" in query]) == 1, sent
+        assert await made.fetchval("SELECT $1::date[]", []) == [], "any other is asked for when it is used"
+        assert len([query for query in sent if "typeinfo_tree" in query]) == 2, sent
+
+
 async def test_types_of_one_database_are_asked_for_in_each(state_db: str, queue_db: str) -> None:
     """The same object id may be an enum here and a range there."""
     for dsn, body, value in (

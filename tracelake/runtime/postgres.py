@@ -33,7 +33,11 @@ Connect = Callable[[], AbstractAsyncContextManager[Any]]
 FIRST_NOT_BUILT_IN: Final = 10_000
 """Types below this object id are the same in every database; those above belong to one."""
 
-_KNOWN: Final[dict[int, list[Any]]] = {}
+USED: Final = (1000, 1001, 1007, 1009, 1016, 1022, 1185, 1187, 2951, 3807)
+"""What statements here use: arrays of bool, bytea, integer, text, bigint, double precision, timestamptz, interval, uuid
+and jsonb. With the first of them a process asks for all: that is no more work for the server than asking for one."""
+_KNOWN: Final[dict[int, Any]] = {}
+"""What the server said of each, types of elements before those of arrays."""
 _NOTHING_PREPARED: Final = SimpleNamespace(name="known")
 """Tells asyncpg that the statement that it was preparing is still prepared."""
 
@@ -44,7 +48,7 @@ else:
 
 
 class PostgresConnection(AsyncpgConnection):
-    """Asks for each built-in type once per process. It is for `connection_class` of asyncpg.
+    """Asks for the built-in types once per process. It is for `connection_class` of asyncpg.
 
     asyncpg's own asks on every new connection for the types that it meets there, such as arrays of uuid, with a
     recursive query of the catalogue: more work for the server than opening the connection.
@@ -57,10 +61,11 @@ class PostgresConnection(AsyncpgConnection):
     ) -> tuple[list[Any], Any]:
         statement: Any = _NOTHING_PREPARED
         built_in = [oid for oid in typeoids if oid < FIRST_NOT_BUILT_IN]
-        for oid in built_in:
-            if oid not in _KNOWN:
-                _KNOWN[oid], statement = await super()._introspect_types([oid], timeout)  # type: ignore[misc] # not in its types
-        rows = [row for oid in built_in for row in _KNOWN[oid]]
+        if not _KNOWN.keys() >= set(built_in):
+            found, statement = await super()._introspect_types({*built_in, *USED}, timeout)  # type: ignore[misc] # not in its types
+            for row in found:
+                _KNOWN.setdefault(row["oid"], row)
+        rows = list(_KNOWN.values()) if built_in else []
         if others := [oid for oid in typeoids if oid >= FIRST_NOT_BUILT_IN]:
             found, statement = await super()._introspect_types(others, timeout)  # type: ignore[misc] # not in its types
             rows += found

@@ -89,6 +89,8 @@ class Process:
 
 def run_process(name: str, settings: Settings, main: Callable[[Process], Awaitable[None]]) -> int:
     """Run `main` until it returns or a signal asks it to stop; the result is the exit code."""
+    gc.freeze()  # all that is imported by now, without a look for garbage in it
+    gc.enable()  # which `trace` leaves off for as long as it imports
     configure_logging(name, settings.log, redactor(settings))
     _allow_open_files()
     arm(settings.faults.point, settings.faults.nth, settings.faults.how)
