@@ -194,6 +194,19 @@ class VersionMachine(MillMachine):
         with suppress(Conflict, NotFound):  # the DAG may not be active
             self.do(self._invalidate(span))
 
+    @rule(dag=st.sampled_from(["mill", "shop"]))
+    def look_at_gaps(self, dag: str) -> None:
+        """At any instant each partition that is there is done, pending or failed: none twice, and none is left out."""
+        with suppress(Conflict, NotFound):  # while the DAG is not active, or not there
+            self.do(self._covered(dag))
+
+    async def _covered(self, dag: str) -> None:
+        there = {row["key"] for row in await self.control.pool.fetch(FLOUR, self.org.id)}
+        found = await list_gaps(self.control.pool, self.org.as_user, GapsQuery(of=dag))
+        for item in found.inputs:
+            if item.job in {"bake", "sell"}:  # they read flour
+                assert item.planned == item.done + item.pending + item.failed == len(there), (item, there)
+
     @rule()
     def route(self) -> None:
         self.do(drain(self.control))

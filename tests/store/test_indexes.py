@@ -100,6 +100,29 @@ def test_the_datasets_of_a_user_are_not_listed_in_full_before_a_statement_finds_
         assert called == [], name
 
 
+READS = {"catch_up.take", "catch_up.mark_read_otherwise", "catch_up.list_reads", "releases.list_release_reads"}
+
+
+@pytest.mark.parametrize("statement", sorted(READS))
+def test_what_jobs_read_is_not_listed_for_all_versions_before_a_statement_finds_its_own(
+    state: psycopg.Connection[Any], statement: str
+) -> None:
+    """Postgres plans `job_reads` as a part of the statement: else each pass over an input would cost more with every
+    version that was ever deployed, and each activation too.
+    """
+    file, name = statement.split(".")
+    plan = state.execute(f"EXPLAIN (GENERIC_PLAN, FORMAT JSON) {queries(file)[name]}".encode()).fetchone()
+    assert plan is not None
+    nodes = list(walk(plan[0][0]["Plan"]))
+    assert [node for node in nodes if node.get("Relation Name") == "job_inputs"]
+    assert not [node for node in nodes if node["Node Type"] in {"Unique", "Aggregate"} and is_over_inputs(node)]
+
+
+def is_over_inputs(node: dict[str, Any]) -> bool:
+    """Rows of inputs are made distinct: they are what all versions read."""
+    return "Group Key" not in node and any(inner.get("Relation Name") == "job_inputs" for inner in walk(node))
+
+
 def test_what_is_old_in_data_postgres_is_found_by_its_age(data_db: str) -> None:
     source = "SELECT prosrc FROM pg_proc WHERE oid = 'alerts.prune_deliveries'::regproc"
     with psycopg.connect(data_db, autocommit=True) as connection:

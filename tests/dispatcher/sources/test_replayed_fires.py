@@ -124,7 +124,7 @@ async def test_a_release_whose_replayed_fires_failed_is_not_ready_and_says_so(co
     detail = await shown(control, org, release)
     assert (detail.release.state, detail.release.message) == (
         "Building",
-        "1 partitions failed: `trace task retry` continues",
+        "1 partition failed: `trace task retry` continues",
     )
 
 

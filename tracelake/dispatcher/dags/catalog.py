@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
@@ -35,29 +36,52 @@ class StoredDeclaration(Row, frozen=True):
     declaration: Any
 
 
-async def catalog(database: Queryable, org_id: UUID, runtimes: Mapping[str, RuntimeSpec]) -> Catalog:
+@dataclass(frozen=True)
+class PublishedNow:
+    """What decides how a DAG of an organisation is wired to others, as it is stored."""
+
+    datasets: Sequence[Published]
+    edges: frozenset[LiveEdge]
+    """Which dataset each one is made from."""
+    declarations: Mapping[tuple[str, str], Declaration]
+    """By DAG and name."""
+
+    def by_name(self) -> dict[str, PublishedDataset]:
+        edges: dict[str, set[str]] = {}
+        for edge in self.edges:
+            edges.setdefault(str(edge.written), set()).add(str(edge.read))
+        names = {str(dataset.id): dataset.name for dataset in self.datasets}
+        return {
+            dataset.name: PublishedDataset(
+                dataset.dag_name,
+                frozenset(names[n] for n in reach([str(dataset.id)], edges) if n in names),
+                Storage(dataset.storage) if dataset.storage else None,
+                _columns(dataset, self.declarations.get((dataset.dag_name, dataset.name))),
+            )
+            for dataset in self.datasets
+        }
+
+
+async def published_now(database: Queryable, org_id: UUID) -> PublishedNow:
     sql = queries("dags")
     datasets = await fetch_rows(database, sql["list_published_datasets"], Published, org_id)
-    edges: dict[str, set[str]] = {}
-    for edge in await fetch_rows(database, sql["list_live_edges"], LiveEdge, org_id):
-        edges.setdefault(str(edge.written), set()).add(str(edge.read))
-    names = {str(dataset.id): dataset.name for dataset in datasets}
-    declared = {
-        (row.dag_name, row.name): from_json(row.declaration)
-        for row in await fetch_rows(database, queries("buffered")["list_declarations"], StoredDeclaration, org_id)
-    }
-    published = {
-        dataset.name: PublishedDataset(
-            dataset.dag_name,
-            frozenset(names[n] for n in reach([str(dataset.id)], edges) if n in names),
-            Storage(dataset.storage) if dataset.storage else None,
-            _columns(dataset, declared.get((dataset.dag_name, dataset.name))),
-        )
-        for dataset in datasets
-    }
+    edges = frozenset(await fetch_rows(database, sql["list_live_edges"], LiveEdge, org_id))
+    declared = await fetch_rows(database, queries("buffered")["list_declarations"], StoredDeclaration, org_id)
+    return PublishedNow(
+        sorted(datasets, key=lambda dataset: dataset.name),
+        edges,
+        {(row.dag_name, row.name): from_json(row.declaration) for row in declared},
+    )
+
+
+async def catalog(
+    database: Queryable, org_id: UUID, runtimes: Mapping[str, RuntimeSpec], published: PublishedNow | None = None
+) -> Catalog:
+    """`published`: as it was read just now."""
+    published = published or await published_now(database, org_id)
     alerts = frozenset(await fetch_column(database, queries("alerts")["list_definition_names"], org_id))
-    roles = frozenset(await fetch_column(database, sql["list_role_slugs"], org_id))
-    return Catalog(operators(), runtimes, published, declared, alerts, roles)
+    roles = frozenset(await fetch_column(database, queries("dags")["list_role_slugs"], org_id))
+    return Catalog(operators(), runtimes, published.by_name(), published.declarations, alerts, roles)
 
 
 def operators() -> Mapping[str, OperatorSpec]:

@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import timedelta
+from functools import cached_property
 from typing import Any
 from uuid import UUID
 
@@ -17,9 +18,10 @@ import asyncpg
 
 from tracelake.dispatcher.bundles.find_usable import find_usable
 from tracelake.dispatcher.dags.basis import Generations, find_basis
-from tracelake.dispatcher.dags.catalog import Published, catalog, operators
+from tracelake.dispatcher.dags.catalog import catalog, operators
 from tracelake.dispatcher.dags.columns_read import columns_read
 from tracelake.dispatcher.dags.proposals import proposal_warnings
+from tracelake.dispatcher.dags.resolve_inputs import Own, input_ids, own_ids
 from tracelake.dispatcher.sources.refuse_past_schedules import refuse_past_schedules
 from tracelake.domain.access.storage_locations import buffered_table, generation_folder
 from tracelake.domain.dag.catalog import Catalog, RuntimeSpec, Wired
@@ -35,7 +37,7 @@ from tracelake.domain.dag.hashes import (
     listed_addresses,
     memo_hash,
 )
-from tracelake.domain.dag.model import Dag, DagInput, DeclaredDataset, ForeignDataset, Job, JobOutput, Storage
+from tracelake.domain.dag.model import Dag, DagInput, Job, JobOutput, Storage
 from tracelake.domain.dag.parse import parse_dag
 from tracelake.domain.dag.yaml_nodes import name_in
 from tracelake.domain.filter.tree import as_json
@@ -50,12 +52,11 @@ from tracelake.domain.ids import (
     job_id,
 )
 from tracelake.domain.sources.decide_slots import Overlap
-from tracelake.errors import Conflict, InvalidRequest, Problem
+from tracelake.errors import InvalidRequest, Problem
 from tracelake.runtime.crash_points import crash_point
 from tracelake.store.identity import User
-from tracelake.store.queries import Connection, fetch_rows, queries
+from tracelake.store.queries import Connection, queries
 
-Own = JobOutput | DeclaredDataset
 Runtimes = Mapping[str, RuntimeSpec]
 
 
@@ -151,17 +152,6 @@ async def parse_new(
     return dag, basis
 
 
-async def input_ids(
-    connection: Connection, org: OrgId, dag: Dag, renamed: Mapping[str, UUID] | None = None
-) -> Mapping[DagInput, UUID]:
-    """The dataset of each input; a name of another DAG means the dataset that has it now, or gets it (`renamed`)."""
-    own: dict[Own, DatasetId] = {DeclaredDataset(name): dataset for name, dataset in declared_ids(dag, org).items()}
-    own |= dict[Own, DatasetId](dataset_ids(dag, org).items())
-    published = await fetch_rows(connection, queries("dags")["list_published_datasets"], Published, org)
-    foreign = {dataset.name: dataset.id for dataset in published} | dict(renamed or {})
-    return {job_input: _input_id(job_input, job, own, foreign) for job in dag.jobs for job_input in job.inputs}
-
-
 def storage_kinds(dag: Dag) -> Mapping[JobOutput, Storage]:
     """Of the outputs that are datasets of their own."""
     return {
@@ -202,9 +192,17 @@ class _NewVersion:
     def basis(self) -> Basis:
         return self.new.basis
 
+    @cached_property
+    def own(self) -> Mapping[Own, DatasetId]:
+        return own_ids(self.dag, self.org)
+
+    @cached_property
+    def generations(self) -> Mapping[DatasetId, DatasetVersion]:
+        return generation_ids(self.dag, self.org, self.basis)
+
     async def insert(self) -> None:
         await self._insert_datasets()
-        inputs = await input_ids(self.connection, self.org, self.dag, self.new.renamed)
+        inputs = await input_ids(self.connection, self.org, self.dag, self.own, self.new.renamed)
         for job in self.dag.jobs:
             await self._insert_job(job, inputs)
 
@@ -229,21 +227,18 @@ class _NewVersion:
             [glob for _, glob in places],
             [dataset.lineage for dataset in datasets],
         )
-        generations = generation_ids(self.dag, self.org, self.basis)
-        await self.connection.execute(
-            sql["insert_pointers"], self.org, self.version, list(generations), list(generations.values())
-        )
+        pointers = list(self.generations), list(self.generations.values())
+        await self.connection.execute(sql["insert_pointers"], self.org, self.version, *pointers)
 
     def _datasets(self) -> list[_Dataset]:
         """Outputs that are datasets of their own, and the datasets that the DAG declares."""
-        ids, lineages = dataset_ids(self.dag, self.org), lineage_hashes(self.dag, self.basis)
-        generations = generation_ids(self.dag, self.org, self.basis)
+        lineages = lineage_hashes(self.dag, self.basis)
         own = [
-            _Dataset(ids[output], generations[ids[output]], kind, lineages[output.job], output)
+            _Dataset(self.own[output], self.generations[self.own[output]], kind, lineages[output.job], output)
             for output, kind in storage_kinds(self.dag).items()
         ]
         declared = [
-            _Dataset(dataset, generations[dataset], Storage.BUFFERED, BUFFERED)
+            _Dataset(dataset, self.generations[dataset], Storage.BUFFERED, BUFFERED)
             for dataset in declared_ids(self.dag, self.org).values()
         ]
         return [*own, *declared]
@@ -257,9 +252,9 @@ class _NewVersion:
         return f"postgres_table:dataset_{str(dataset.id).replace('-', '_')}", None
 
     async def _insert_job(self, job: Job, inputs: Mapping[DagInput, UUID]) -> None:
-        sql, ids = queries("dags"), dataset_ids(self.dag, self.org)
+        sql = queries("dags")
         read = [inputs[job_input] for job_input in job.inputs]
-        written = [ids[JobOutput(job.name, output.index)] for output in job.outputs]
+        written = [self.own[JobOutput(job.name, output.index)] for output in job.outputs]
         bundle = await find_usable(self.connection, self.org, job)
         own = job_id(self.version, job.name)
         await self.connection.execute(
@@ -294,20 +289,6 @@ class _NewVersion:
             [read[source.input] for source in sources],
             [source.input_column for source in sources],
         )
-
-
-def _input_id(job_input: DagInput, job: Job, own: Mapping[Own, DatasetId], foreign: Mapping[str, UUID]) -> UUID:
-    match job_input.upstream:
-        case JobOutput() | DeclaredDataset():
-            return own[job_input.upstream]
-        case ForeignDataset(name) if name in foreign:
-            return foreign[name]
-        case ForeignDataset(name):
-            raise Conflict(
-                f"dataset {name!r} is no longer published",
-                where=f"jobs.{job.name}.inputs",
-                hint="activate the DAG that publishes it, and try again",
-            )
 
 
 def _columns(

@@ -12,18 +12,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from uuid import UUID
 
-from tracelake.dispatcher.dags.catalog import catalog
+from tracelake.dispatcher.dags.catalog import PublishedNow, catalog, published_now
 from tracelake.dispatcher.dags.declare_tables import declare_tables
-from tracelake.dispatcher.dags.deploy import Runtimes, input_ids, storage_kinds
+from tracelake.dispatcher.dags.deploy import Runtimes, storage_kinds
 from tracelake.dispatcher.dags.proposals import proposed_roles, publications
+from tracelake.dispatcher.dags.resolve_inputs import Own, input_ids, own_ids
 from tracelake.dispatcher.signal import AfterCommit
 from tracelake.dispatcher.sources.retire import retire_sources
 from tracelake.dispatcher.versions.catch_up import request_catch_up
 from tracelake.domain.dag.catalog import Catalog, PublishedDataset
-from tracelake.domain.dag.hashes import dataset_ids, foreign_names
-from tracelake.domain.dag.model import Dag, JobOutput, Storage
+from tracelake.domain.dag.hashes import foreign_names
+from tracelake.domain.dag.model import BufferedDataset, Dag, JobOutput, Publication, Storage
 from tracelake.domain.dag.parse import parse_dag
-from tracelake.domain.ids import DagVersionId, OrgId, job_id
+from tracelake.domain.ids import DagVersionId, DatasetId, JobId, JobName, OrgId, job_id
 from tracelake.domain.task import TaskState
 from tracelake.errors import Conflict, InvalidDag, NotFound
 from tracelake.store.queries import Connection, Queryable, Row, fetch_row, fetch_rows, find_row, queries
@@ -60,11 +61,22 @@ class NameInUse(Row, frozen=True):
 
 
 @dataclass(frozen=True)
+class ParsedVersion:
+    """A version with the ids that its switch names: hundreds of hashes, which are not computed in its transaction."""
+
+    id: DagVersionId
+    dag: Dag
+    own: Mapping[Own, DatasetId]
+    named: Mapping[DatasetId, Publication | BufferedDataset]
+    jobs: Mapping[JobName, JobId]
+
+
+@dataclass(frozen=True)
 class ParsedVersions:
     """Versions that become active together, and the datasets that were published when they were parsed."""
 
-    dags: Mapping[DagVersionId, Dag]
-    published: Mapping[str, PublishedDataset]
+    versions: Sequence[ParsedVersion]
+    published: PublishedNow
 
 
 async def parse_versions(
@@ -79,17 +91,28 @@ async def parse_versions(
         texts[dag_name] = version.yaml
     # Without the current declarations: an older version may lack columns that were added since; `declare_tables`
     # refuses real contradictions.
-    current = await catalog(database, org_id, runtimes)
-    known = replace(current, declared={}, deployed=True)
+    published = await published_now(database, org_id)
+    known = replace(await catalog(database, org_id, runtimes, published), declared={}, deployed=True)
     try:
-        dags = await asyncio.to_thread(parse_together, texts, known)
+        parsed = await asyncio.to_thread(_parse_all, OrgId(org_id), texts, versions, known)
     except InvalidDag as wrong:
         raise Conflict(
             f"this version does not fit the current state: {wrong.message}",
             where=wrong.where,
             hint=wrong.hint or "change it and deploy it again",
         ) from wrong
-    return ParsedVersions({DagVersionId(versions[name]): dag for name, dag in dags.items()}, known.published)
+    return ParsedVersions(parsed, published)
+
+
+def _parse_all(
+    org: OrgId, texts: Mapping[str, str], versions: Mapping[str, UUID], known: Catalog
+) -> list[ParsedVersion]:
+    return [_parsed(org, DagVersionId(versions[name]), dag) for name, dag in parse_together(texts, known).items()]
+
+
+def _parsed(org: OrgId, version: DagVersionId, dag: Dag) -> ParsedVersion:
+    jobs = {job.name: job_id(version, job.name) for job in dag.jobs}
+    return ParsedVersion(version, dag, own_ids(dag, org), publications(dag, org), jobs)
 
 
 def parse_together(texts: Mapping[str, str], known: Catalog) -> dict[str, Dag]:
@@ -127,21 +150,22 @@ async def switch(
     `release`: the one whose versions these are; any other that builds one of these DAGs is abandoned.
     """
     await connection.execute(queries("dags")["lock_activation"], org)
-    if (await catalog(connection, org, {})).published != parsed.published:
+    if await published_now(connection, org) != parsed.published:
         return None
     done, switches = [], []
-    for version, dag in parsed.dags.items():
-        found = await fetch_row(connection, queries("dags")["find_version"], DagVersion, org, dag.name, version)
-        if found.active == version:
-            done.append(Activated(dag.name, version, version))
+    for version in parsed.versions:
+        name = version.dag.name
+        found = await fetch_row(connection, queries("dags")["find_version"], DagVersion, org, name, version.id)
+        if found.active == version.id:
+            done.append(Activated(name, version.id, version.id))
         else:
-            switches.append(_Switch(connection, org, dag, version, found.active))
+            switches.append(_Switch(connection, org, version, found.active))
     names = [switch.dag.name for switch in switches]
     await connection.execute(queries("releases")["overtake"], org, names, release)
     if release is not None:
         await connection.execute(queries("releases")["end_building"], release)
     for step in switches:
-        await connection.execute(queries("dags")["set_current_version"], org, step.dag.name, step.version)
+        await connection.execute(queries("dags")["set_current_version"], org, step.dag.name, step.version.id)
     done += [await step.replace_former() for step in switches]
     # Names last: a completion locks its task before its dataset, and the other order would deadlock with it.
     for step in switches:
@@ -150,7 +174,7 @@ async def switch(
         await step.point_inputs()
         await declare_tables(connection, org, step.dag)
     for step in switches:
-        await request_catch_up(connection, org, step.former, step.version)
+        await request_catch_up(connection, org, step.former, step.version.id)
     return done
 
 
@@ -167,25 +191,29 @@ class _Switch:
 
     connection: Connection
     org: OrgId
-    dag: Dag
-    version: DagVersionId
+    version: ParsedVersion
     former: UUID | None
+
+    @property
+    def dag(self) -> Dag:
+        return self.version.dag
 
     async def replace_former(self) -> Activated:
         """Tasks, state and sources move from the former version to this one."""
         sql, sources, schedules = queries("dags"), queries("sources"), queries("schedules")
+        version = self.version.id
         tasks = await fetch_row(self.connection, sql["cancel_retired_tasks"], RetiredTasks, self.org, self.dag.name)
-        await self.connection.execute(sql["copy_state"], self.org, self.version)
+        await self.connection.execute(sql["copy_state"], self.org, version)
         await retire_sources(self.connection, self.org, self.dag.name)
         await self.connection.fetchval(queries("flow")["move_held"], self.org, self.dag.name)
-        await self.connection.execute(sources["copy_pauses"], self.org, self.version)
-        await self.connection.execute(sources["insert_sources"], self.org, self.version)
-        await self.connection.execute(schedules["insert_schedules"], self.org, self.version, self.former)
-        await self.connection.execute(schedules["delete_schedules"], self.org, self.dag.name, self.version)
-        return Activated(self.dag.name, self.version, self.former, tasks.canceled, tasks.made_again)
+        await self.connection.execute(sources["copy_pauses"], self.org, version)
+        await self.connection.execute(sources["insert_sources"], self.org, version)
+        await self.connection.execute(schedules["insert_schedules"], self.org, version, self.former)
+        await self.connection.execute(schedules["delete_schedules"], self.org, self.dag.name, version)
+        return Activated(self.dag.name, version, self.former, tasks.canceled, tasks.made_again)
 
     async def publish(self) -> None:
-        sql, ids, named = queries("dags"), dataset_ids(self.dag, self.org), publications(self.dag, self.org)
+        sql, named, own = queries("dags"), self.version.named, self.version.own
         names = [publication.name for publication in named.values()]
         await self._refuse_lost_names(list(named), names)
         await self.connection.execute(sql["clear_names"], self.org, self.dag.name, list(named), names)
@@ -193,13 +221,13 @@ class _Switch:
         await self.connection.execute(sql["set_names"], self.org, list(named), names, roles)
         kinds = storage_kinds(self.dag)
         await self.connection.execute(
-            sql["set_storage"], self.org, [ids[output] for output in kinds], [str(kind) for kind in kinds.values()]
+            sql["set_storage"], self.org, [own[output] for output in kinds], [str(kind) for kind in kinds.values()]
         )
 
     async def point_inputs(self) -> None:
-        inputs = await input_ids(self.connection, self.org, self.dag)
+        inputs = await input_ids(self.connection, self.org, self.dag, self.version.own)
         edges = [
-            (job_id(self.version, job.name), position, inputs[job_input])
+            (self.version.jobs[job.name], position, inputs[job_input])
             for job in self.dag.jobs
             for position, job_input in enumerate(job.inputs)
         ]

@@ -21,6 +21,7 @@ from tracelake.dispatcher.releases.promote import promote_release
 from tracelake.dispatcher.releases.replay_fires import replay_to_release
 from tracelake.dispatcher.releases.show import count_units
 from tracelake.dispatcher.signal import AfterCommit
+from tracelake.domain.text.count_of import count_of
 from tracelake.errors import TraceError
 from tracelake.runtime.crash_points import crash_point
 from tracelake.store.queries import Connection, Row, fetch_rows, find_row, queries
@@ -89,7 +90,7 @@ class RunReleases(Work):
         counts = sum((await count_units(connection, due.id)).values(), Counter[str]())
         fires = await connection.fetchval(sql["count_failed_fires"], due.id)
         if counts["failed"] or fires:
-            message = f"{counts['failed'] + fires} partitions failed: `trace task retry` continues"
+            message = f"{count_of(counts['failed'] + fires, 'partition')} failed: `trace task retry` continues"
             await connection.execute(sql["check_later"], due.id, LATER, message)
             return False
         behind = await fetch_rows(connection, sql["list_sources_behind"], SourceBehind, due.id, RECENTLY)

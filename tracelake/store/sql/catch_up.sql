@@ -2,13 +2,17 @@
 -- The inputs of a version ($1, $2: organisation, version) and of other active DAGs that read what its DAG makes are compared
 -- from now on, from their first partition. Jobs that take no history start with the events that follow.
 INSERT INTO catch_ups (job_id, dataset_uuid, org_id)
-SELECT r.job_id, r.dataset_uuid, r.org_id
-  FROM job_reads r
-  JOIN jobs j ON j.id = r.job_id
-  JOIN dag_current_versions c ON c.org_id = j.org_id AND c.dag_name = j.dag_name AND c.dag_version_id = j.dag_version_id
-  JOIN datasets d ON d.id = r.dataset_uuid
-  JOIN dag_versions v ON v.id = $2
- WHERE r.org_id = $1 AND r.takes_history AND (j.dag_version_id = $2 OR d.producer_dag_name = v.dag_name)
+SELECT i.job_id, i.dataset_uuid, i.org_id
+  FROM jobs j
+  JOIN job_inputs i ON i.job_id = j.id AND i.triggers
+ WHERE j.dag_version_id = $2 AND j.org_id = $1 AND j.takes_history AND j.activation = 'reactive'
+ UNION
+SELECT i.job_id, i.dataset_uuid, i.org_id
+  FROM dag_versions v
+  JOIN datasets d ON d.org_id = v.org_id AND d.producer_dag_name = v.dag_name
+  JOIN job_inputs i ON i.dataset_uuid = d.id AND i.live AND i.triggers
+  JOIN jobs j ON j.id = i.job_id AND j.takes_history AND j.activation = 'reactive'
+ WHERE v.id = $2 AND v.org_id = $1
  ORDER BY 1, 2
 ON CONFLICT (job_id, dataset_uuid) DO UPDATE
    SET due_at = excluded.due_at, requested_at = excluded.requested_at, stage = excluded.stage,
@@ -19,19 +23,20 @@ ON CONFLICT (job_id, dataset_uuid) DO UPDATE
 -- Readers in other DAGs ($1: organisation) of datasets whose generation is another one in the activated version ($3) than in
 -- the former ($2), and that have processed other generations since they processed this one: what they made of it has been
 -- replaced, so it is to be processed again.
-WITH changed AS (
-    SELECT s.dataset_uuid, s.dataset_version
-      FROM dag_version_datasets s
+WITH changed AS MATERIALIZED (
+    SELECT s.dataset_uuid, s.dataset_version, i.job_id
+      FROM dag_versions v
+      JOIN dag_version_datasets s ON s.dag_version_id = v.id
       LEFT JOIN dag_version_datasets was ON was.dag_version_id = $2 AND was.dataset_uuid = s.dataset_uuid
-     WHERE s.dag_version_id = $3 AND was.dataset_version IS DISTINCT FROM s.dataset_version
+      JOIN job_inputs i ON i.dataset_uuid = s.dataset_uuid AND i.live AND i.triggers AND i.org_id = $1
+      JOIN jobs j ON j.id = i.job_id AND j.dag_name <> v.dag_name
+     WHERE v.id = $3 AND was.dataset_version IS DISTINCT FROM s.dataset_version
 ), readers AS MATERIALIZED (
     SELECT r.lineage_id, r.dataset_version, max(o.read_at) AS otherwise_at
       FROM changed d
       JOIN dataset_versions g
         ON g.dataset_uuid = d.dataset_uuid AND g.generation IS NULL AND g.id <> d.dataset_version
-      JOIN job_inputs i ON i.dataset_uuid = d.dataset_uuid AND i.live AND i.triggers AND i.org_id = $1
-      JOIN dag_versions v ON v.id = $3
-      JOIN job_reads r ON r.job_id = i.job_id AND r.dataset_uuid = d.dataset_uuid AND r.dag_name <> v.dag_name
+      JOIN job_reads r ON r.job_id = d.job_id AND r.dataset_uuid = d.dataset_uuid
       JOIN processed_inputs o ON o.lineage_id = r.lineage_id AND o.dataset_version = g.id
      GROUP BY 1, 2
 )
@@ -43,18 +48,23 @@ UPDATE processed_inputs p
 -- name: route_missed_invalidations
 -- Invalidations of what the jobs of a version ($1, $2: as for `request_all`) read, that came since a job of their lineage was
 -- deployed and that none of that lineage has processed: each is routed again, for those jobs only.
-WITH missed AS (
+WITH readers AS MATERIALIZED (
+    SELECT j.id FROM jobs j WHERE j.dag_version_id = $2
+    UNION
+    SELECT i.job_id
+      FROM dag_versions v
+      JOIN datasets d ON d.org_id = v.org_id AND d.producer_dag_name = v.dag_name
+      JOIN job_inputs i ON i.dataset_uuid = d.id AND i.live
+     WHERE v.id = $2
+), missed AS (
     SELECT v.id, v.org_id, jsonb_agg(DISTINCT r.job_id) AS jobs
-      FROM job_reads r
-      JOIN jobs j ON j.id = r.job_id
-      JOIN dag_current_versions c
-        ON c.org_id = j.org_id AND c.dag_name = j.dag_name AND c.dag_version_id = j.dag_version_id
+      FROM readers
+      JOIN job_reads r ON r.job_id = readers.id
       JOIN datasets d ON d.id = r.dataset_uuid
       JOIN dag_versions activated ON activated.id = $2
-      CROSS JOIN LATERAL (SELECT min(same.created_at) AS at FROM jobs same WHERE same.lineage_id = r.lineage_id) first
-      JOIN data_invalidations v
-        ON v.dataset_version = r.dataset_version AND v.created_at >= first.at
-     WHERE r.org_id = $1 AND r.takes_history AND (j.dag_version_id = $2 OR d.producer_dag_name = activated.dag_name)
+      JOIN data_invalidations v ON v.dataset_version = r.dataset_version
+     WHERE r.org_id = $1 AND r.takes_history AND activated.dag_name IN (r.dag_name, d.producer_dag_name)
+       AND v.created_at >= (SELECT min(same.created_at) FROM jobs same WHERE same.lineage_id = r.lineage_id)
        AND EXISTS (SELECT FROM processed_inputs p
                     WHERE p.lineage_id = r.lineage_id AND p.dataset_version = r.dataset_version)
        AND NOT EXISTS (
