@@ -34,6 +34,7 @@ KNOWN = {
     "token": "robot",
     "kind": "job",
     "secret": "api_key",
+    "queue": "buffer",
 } | {
     name: str(uuid4())
     for name in ("task", "publish", "bundle", "delivery", "backfill", "request", "release", "user", "service_token")

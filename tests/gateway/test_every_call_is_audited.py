@@ -19,7 +19,7 @@ from tracelake.wire.calls.user_calls import CALLS, Call
 pytestmark = pytest.mark.anyio
 
 READER, ADMIN = "acme|reader", "acme|admin"
-NAMES: Final = ("dag", "job", "dataset", "alert", "channel", "role", "org", "token", "secret")
+NAMES: Final = ("dag", "job", "dataset", "alert", "channel", "role", "org", "token", "secret", "queue")
 IDS: Final = ("request", "task", "publish", "bundle", "backfill", "release", "delivery", "user", "service_token")
 FOR_ALL: Final = [call for call in CALLS.values() if not call.platform]
 

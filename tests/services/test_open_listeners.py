@@ -217,6 +217,7 @@ async def status_of(world: World, task: Claimed) -> str:
 
 def made_up(path: str) -> str:
     """With names and ids that nothing has."""
-    names = dict.fromkeys(("dag", "job", "dataset", "alert", "channel", "role", "org", "token", "secret"), "nothing")
+    named = ("dag", "job", "dataset", "alert", "channel", "role", "org", "token", "secret", "queue")
+    names = dict.fromkeys(named, "nothing")
     ids = ("request", "task", "publish", "bundle", "backfill", "release", "delivery", "user", "service_token")
     return path.format_map({**names, **dict.fromkeys(ids, str(uuid4())), "kind": "job"})

@@ -146,7 +146,7 @@ def test_no_input_makes_the_internal_api_fail(at: At) -> None:
             made_up = ("publish", "bundle", "delivery", "backfill", "request", "release", "user")
             known |= {name: str(uuid4()) for name in made_up}
             known |= {"alert": "whales", "channel": "ops", "role": "finance", "org": "acme", "token": "robot"}
-            known |= {"service_token": str(uuid4()), "kind": "job", "secret": "api_key"}
+            known |= {"service_token": str(uuid4()), "kind": "job", "secret": "api_key", "queue": "buffer"}
             case.path_parameters = {name: known[name] for name in case.path_parameters or {}}
         tokens = {"good": service_of(case), "bad": "invalid"}
         case.headers = None

@@ -127,7 +127,7 @@ def claim_body(task: UUID) -> dict[str, Any]:
 
 def _part(found: re.Match[str]) -> str:
     """Of a path: a name or an id of nothing."""
-    names = {"dag", "job", "dataset", "alert", "channel", "role", "org", "token", "secret"}
+    names = {"dag", "job", "dataset", "alert", "channel", "role", "org", "token", "secret", "queue"}
     if found[1] == "kind":
         return "job"
     return "nothing" if found[1] in names else str(uuid4())
