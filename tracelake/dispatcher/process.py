@@ -45,6 +45,7 @@ from tracelake.dispatcher.signal import AfterCommit, Signal
 from tracelake.dispatcher.sources.accept_hooks import live_secrets
 from tracelake.dispatcher.sources.keep_running import KeepSourcesRunning
 from tracelake.dispatcher.sources.stop_all import release_sources
+from tracelake.dispatcher.sources.warn_missing_secrets import warn_at_start
 from tracelake.dispatcher.versions.catch_up import CatchUp
 from tracelake.dispatcher.versions.run_backfills import RunBackfills
 from tracelake.domain.access.seal import Seal, read_keys
@@ -113,6 +114,7 @@ async def main(
             home=settings.home,
         )
         await warn_of_unusable_rules(pool, settings.login_rules)
+        await warn_at_start(pool, control.seal, control.hook_secrets)
         await set_limits(pool, settings.runtimes, settings.operators, settings.limits)
         await release_sources(pool, control.after_commit.sources)
         await take_over(pool, replica)

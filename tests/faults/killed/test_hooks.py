@@ -110,3 +110,22 @@ async def test_a_request_to_fire_counts_once_wherever_a_dispatcher_dies(system: 
         status, answer = await caller.user("POST", "/dags/desk/jobs/load/fire", request)
         assert (status, answer["created"]) == (OK, point == "fire_source.before_commit")
     assert await system.pool.fetchval("SELECT count(*) FROM tasks") == 1
+
+
+async def test_a_dispatcher_that_starts_without_the_secret_of_an_active_source_says_which(system: System) -> None:
+    async with calling(system) as caller:
+        first = system.dispatcher(hook_secrets=KEYS)
+        await deploy(caller)
+        await first.kill()
+        again = system.dispatcher(hook_secrets=KEYS)
+        await caller.until_ready(0)
+        assert "no secret" not in again.said()
+        await again.kill()
+        without = system.dispatcher()
+        await caller.until_ready(0)
+        await without.until_said("a webhook source has no secret")
+        assert "TRACE_HOOK_SECRETS__KEY" in without.said()
+        status, answer = await caller.internal(HOOK, batch(1))
+        assert status == OK, answer
+        assert answer["outcomes"][0]["delivery_id"] is None
+        assert answer["outcomes"][0]["retry_after"] == 30

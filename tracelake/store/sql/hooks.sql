@@ -7,6 +7,15 @@ SELECT j.org_id, j.dag_name, j.name AS job_name, j.operator, j.source
   LEFT JOIN jobs j ON j.dag_version_id = c.dag_version_id AND j.name = a.job_name AND j.source ->> 'kind' = 'webhook'
  ORDER BY a.n;
 
+-- name: list_active_hooks
+-- The webhook sources of all active versions.
+SELECT j.org_id, o.slug AS org, j.dag_name AS dag, j.name AS job, j.source
+  FROM dag_current_versions c
+  JOIN jobs j ON j.dag_version_id = c.dag_version_id
+  JOIN orgs o ON o.id = j.org_id
+ WHERE j.source ->> 'kind' = 'webhook'
+ ORDER BY o.slug, j.dag_name, j.name;
+
 -- name: lock_orgs
 -- Locks these organisations against activations until the transaction ends, so that what is fired is of the current
 -- version.
