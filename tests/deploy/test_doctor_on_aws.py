@@ -43,6 +43,7 @@ def iam(moto: str) -> Iterator[IamServer]:
 
 def settings_for(home: Path, endpoint: str, **more: str) -> Settings:
     given = {"TRACE_PROFILE": "aws", "TRACE_AWS__ACCOUNT": ACCOUNT, "TRACE_AWS__REGION": REGION, **more}
+    given["TRACE_RUNTIMES__EMR_SERVERLESS__APPLICATION"] = STACK.arn("JobApplication").rpartition("/")[2]
     return load_settings({**given, "TRACE_AWS__ENDPOINT": endpoint}, home=home)
 
 

@@ -29,6 +29,7 @@ from tracelake.settings.data_plane import QuerySettings, SinkSettings, WorkerSet
 from tracelake.settings.databases import DataSettings, QueueSettings, StateSettings
 from tracelake.settings.delivery import DeliverySettings
 from tracelake.settings.dispatcher import DispatcherSettings, FlowSettings, LoopSettings
+from tracelake.settings.emr import EmrSettings
 from tracelake.settings.http import HttpSettings
 from tracelake.settings.limits import LimitSettings
 from tracelake.settings.lite import PostgresSettings, UpSettings
@@ -109,6 +110,7 @@ class Settings(BaseSettings):
     sink: SinkSettings = SinkSettings()
     delivery: DeliverySettings = DeliverySettings()
     udf: UdfSettings = UdfSettings()
+    emr: EmrSettings = EmrSettings()
     spark: SparkSettings = SparkSettings()
     up: UpSettings = UpSettings()
     log: LogSettings = LogSettings()
@@ -144,6 +146,24 @@ class Settings(BaseSettings):
         if udf.invoker == "lambda" and isinstance(objects, ObjectSettings) and objects.backend == "disk":
             raise ValueError("the invoker lambda needs objects.backend: s3, since Lambda cannot read a disk")
         return udf
+
+    @field_validator("emr")
+    @classmethod
+    def _has_applications_by_trust(cls, emr: EmrSettings, info: ValidationInfo) -> EmrSettings:
+        """Workers of an application are used again, so code that is trusted never shares one with code that is not."""
+        runtimes: Mapping[str, RuntimeSettings] = info.data.get("runtimes", {})
+        objects, trust = info.data.get("objects"), dict[str, tuple[str, bool]]()
+        for name, runtime in runtimes.items():
+            if runtime.application is None:
+                continue
+            if emr.role_arn is None:
+                raise ValueError(f"runtime {name} has an application, so emr.role_arn must be set")
+            if isinstance(objects, ObjectSettings) and objects.backend == "disk":
+                raise ValueError(f"runtime {name} needs objects.backend: s3, since EMR Serverless cannot read a disk")
+            other, untrusted = trust.setdefault(runtime.application, (name, runtime.untrusted))
+            if untrusted != runtime.untrusted:
+                raise ValueError(f"runtimes {other} and {name} differ in `untrusted`: each needs an application")
+        return emr
 
     @property
     def object_folder(self) -> Path:

@@ -8,6 +8,7 @@ from typing import Any, Final, Literal, Self
 from pydantic import model_validator
 
 from tracelake.settings.base import Group, setting
+from tracelake.settings.emr import APPLICATION
 
 
 def _most_in_flight() -> Any:
@@ -24,14 +25,21 @@ def _most_in_flight() -> Any:
 class RuntimeSettings(Group):
     """Where tasks run (`runtime:` in YAML): how they get there, and the defaults of the YAML's fields."""
 
-    invoker: Literal["in_process", "queue", "function"] = setting(
-        "queue", "How a task gets there: run by the Dispatcher, woken on a queue, or a function is called with it."
+    invoker: Literal["in_process", "queue", "function", "job_run"] = setting(
+        "queue",
+        "How a task gets there: run by the Dispatcher, woken on a queue, a function is called with it, or a job run of"
+        " EMR Serverless is started for it.",
     )
     queue: str | None = setting(
         None,
         "The queue on which its workers wait; needed by the invoker `queue`. Tasks of `bulk` priority have another,"
         " whose name is this one with `-bulk`.",
         pattern=r"^[A-Za-z0-9_-]{1,59}$",
+    )
+    application: str | None = setting(
+        None,
+        "The id of the application of EMR Serverless in which its job runs start; only for the invoker `job_run`.",
+        pattern=APPLICATION,
     )
     untrusted: bool = setting(
         default=False,
@@ -63,6 +71,8 @@ class RuntimeSettings(Group):
     def _can_be_kept(self) -> Self:
         if (self.invoker == "queue") != (self.queue is not None):
             raise ValueError("the invoker `queue` needs a queue, and no other invoker has one")
+        if self.application is not None and self.invoker != "job_run":
+            raise ValueError("an application belongs to the invoker `job_run`")
         if 2 * (self.heartbeat_interval_seconds or 1) > self.heartbeat_timeout_seconds:
             raise ValueError("heartbeat_interval_seconds must fit twice into heartbeat_timeout_seconds")
         if self.retry_max_backoff_seconds < self.retry_backoff_seconds:
@@ -78,6 +88,8 @@ class OperatorSettings(Group):
 
 SANDBOXES: Final = "ecs_udf"
 """The runtime whose tasks the runner claims."""
+JOB_RUNS: Final = "emr_serverless"
+"""The runtime whose tasks are job runs of EMR Serverless, each with the rights of its own token."""
 
 RUNTIMES: Mapping[str, RuntimeSettings] = {
     "dispatcher": RuntimeSettings(invoker="in_process"),
@@ -86,6 +98,10 @@ RUNTIMES: Mapping[str, RuntimeSettings] = {
     # The Dispatcher keeps the leases of functions itself, every few seconds: a dead one is noticed soon.
     "lambda": RuntimeSettings(
         invoker="function", untrusted=True, heartbeat_timeout_seconds=30, heartbeat_interval_seconds=10
+    ),
+    # A job run takes minutes to start. Until it does, its lease is kept by the Dispatcher that started it.
+    JOB_RUNS: RuntimeSettings(
+        invoker="job_run", untrusted=True, heartbeat_timeout_seconds=600, heartbeat_interval_seconds=30
     ),
 }
 """The default runtimes. What is set changes or adds to them, field by field."""
