@@ -133,7 +133,7 @@ async def test_a_job_that_others_have_canceled_or_that_is_gone_is_no_fault_of_th
     running.server.program = WAITS
     watched = asyncio.create_task(running.invoke())
     run = (await until(lambda: list(running.server.runs.values()), "the job runs"))[0]
-    run.told = "CANCELLED"
+    run.stated = "CANCELLED"
     assert (await watched).lost
     running.server.refuse(Refusal("ResourceNotFoundException", 404), operation="GetJobRun")
     assert "is gone" in str((await running.invoke()).error)

@@ -19,7 +19,7 @@ from tracelake.dispatcher.outbox.dispatch import EntryDispatcher
 from tracelake.dispatcher.outbox.drain import Drain
 from tracelake.dispatcher.outbox.wake_ups import WakeUps
 from tracelake.dispatcher.read_gauges import Gauges
-from tracelake.dispatcher.runtimes.call_functions import CallFunctions, JobRunner, Kind
+from tracelake.dispatcher.runtimes.call_functions import CallFunctions, CallKind, JobRunner
 from tracelake.dispatcher.runtimes.known import runtime_specs
 from tracelake.dispatcher.runtimes.run_in_process import run_in_process
 from tracelake.dispatcher.signal import AfterCommit, Signal
@@ -181,7 +181,9 @@ class Control:
         """Of one runtime: each has an application of its own."""
         return self._calls({runtime: self.runtimes[runtime]}, runner, most, "job_run")
 
-    def _calls(self, runtimes: Mapping[str, RuntimeSettings], invoker: Invoker, most: int, kind: Kind) -> CallFunctions:
+    def _calls(
+        self, runtimes: Mapping[str, RuntimeSettings], invoker: Invoker, most: int, kind: CallKind
+    ) -> CallFunctions:
         shares = TierShares(most, self.flow.normal_share, self.flow.reserved_slots)
         verbs = self.claimer(), self.renewer(), self.completer()
         return CallFunctions(runtimes, *verbs, invoker, most, shares, kind)

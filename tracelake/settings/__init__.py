@@ -24,7 +24,6 @@ from tracelake.settings.data_plane import QuerySettings, SinkSettings, WorkerSet
 from tracelake.settings.databases import DataSettings, QueueSettings, StateSettings
 from tracelake.settings.delivery import DeliverySettings
 from tracelake.settings.dispatcher import DispatcherSettings, FlowSettings, LoopSettings
-from tracelake.settings.emr import EmrSettings
 from tracelake.settings.http import HttpSettings
 from tracelake.settings.limits import LimitSettings
 from tracelake.settings.lite import PostgresSettings, UpSettings
@@ -49,7 +48,7 @@ from tracelake.settings.root import (
     shown,
 )
 from tracelake.settings.rpc_pools import RpcPoolSettings
-from tracelake.settings.runtimes import JOB_RUNS, RUNTIMES, SANDBOXES, OperatorSettings, RuntimeSettings
+from tracelake.settings.runtimes import JOB_RUNS, RUNTIMES, SANDBOXES, EmrSettings, OperatorSettings, RuntimeSettings
 from tracelake.settings.secrets.references import SecretReference
 from tracelake.settings.secrets.resolve import references_in, with_values
 from tracelake.settings.secrets.secrets_manager import SecretsManagerSettings

@@ -82,8 +82,8 @@ def values_of(aws: AwsSettings, given: Mapping[str, Any]) -> dict[str, Any]:
     if _chooses(given, "udf", "invoker", "lambda"):
         values["udf"] = {"invoker": "lambda", "lambda_function": f"{name}-runner", **_named("lambda", place)}
         values["runtimes"] = {"lambda": {"timeout_seconds": FUNCTION_SECONDS}}
-    if _has_application(given):
-        values["emr"] = {"role_arn": f"arn:aws:iam::{aws.account}:role/{name}-job", **place}
+    role = {"role_arn": f"arn:aws:iam::{aws.account}:role/{name}-job"} if _has_application(given) else {}
+    values["emr"] = {**place, **role}
     if _chooses(given, "objects", "backend", "s3"):
         values["objects"] = {"backend": "s3", "bucket": bucket, "scratch_bucket": scratch, **place}
         values["credentials"] = {"role_arn": f"arn:aws:iam::{aws.account}:role/{name}-task", **place}

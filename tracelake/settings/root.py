@@ -29,7 +29,6 @@ from tracelake.settings.data_plane import QuerySettings, SinkSettings, WorkerSet
 from tracelake.settings.databases import DataSettings, QueueSettings, StateSettings
 from tracelake.settings.delivery import DeliverySettings
 from tracelake.settings.dispatcher import DispatcherSettings, FlowSettings, LoopSettings
-from tracelake.settings.emr import EmrSettings
 from tracelake.settings.http import HttpSettings
 from tracelake.settings.limits import LimitSettings
 from tracelake.settings.lite import PostgresSettings, UpSettings
@@ -37,7 +36,7 @@ from tracelake.settings.login_rules import LoginRule
 from tracelake.settings.profile import AwsSettings
 from tracelake.settings.retention import RetentionSettings
 from tracelake.settings.rpc_pools import RpcPoolSettings
-from tracelake.settings.runtimes import RUNTIMES, OperatorSettings, RuntimeSettings
+from tracelake.settings.runtimes import RUNTIMES, EmrSettings, OperatorSettings, RuntimeSettings
 from tracelake.settings.secrets.hooks import HookSecret
 from tracelake.settings.secrets.jobs import JobSecret
 from tracelake.settings.secrets.references import is_reference

@@ -1,4 +1,4 @@
-"""Where tasks run: each runtime by its name, and those that there are without being set."""
+"""Where tasks run: each runtime by its name, those that there are without being set, and what job runs share."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ from typing import Any, Final, Literal, Self
 
 from pydantic import model_validator
 
-from tracelake.settings.base import Group, setting
-from tracelake.settings.emr import APPLICATION
+from tracelake.settings.base import URL, Group, setting
+
+APPLICATION: Final = r"^[0-9a-z]{1,64}$"
+"""The id of an application of EMR Serverless."""
 
 
 def _most_in_flight() -> Any:
@@ -78,6 +80,32 @@ class RuntimeSettings(Group):
         if self.retry_max_backoff_seconds < self.retry_backoff_seconds:
             raise ValueError("retry_max_backoff_seconds must not be smaller than retry_backoff_seconds")
         return self
+
+
+class EmrSettings(Group):
+    """Job runs of EMR Serverless: what is common to those of all runtimes. Each runtime names its application."""
+
+    role_arn: str | None = setting(
+        None,
+        "The role of job runs; each has of it only what the session policy of its task allows. Needed by runtimes that"
+        " have an `application`.",
+        unit="ARN",
+        pattern=r"^arn:aws[a-z-]*:iam::\d{12}:role/[\w+=,.@/-]+$",
+    )
+    region: str = setting("us-east-1", "The region of the applications.", pattern=r"^[a-z0-9-]+$")
+    endpoint: str | None = setting(None, "The server of EMR Serverless; unset: AWS.", unit="URL", pattern=URL)
+    entry_point: str = setting(
+        "local:///opt/trace/deploy/job_run.py",
+        "The script that job runs begin with, in the image of the applications.",
+        pattern=r"^(local|s3|file)://",
+    )
+    submit_parameters: str | None = setting(
+        None,
+        "Parameters of spark-submit for every job run, such as `--conf spark.executor.cores=4`.",
+        unit="text",
+    )
+    max_runs: int = setting(50, "Job runs at once of one Dispatcher.", unit="count", ge=1, le=1000)
+    poll_seconds: float = setting(10.0, "How often the state of a job run is looked at.", unit="s", gt=0, le=300)
 
 
 class OperatorSettings(Group):

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-import structlog
 
 from tracelake.capability.log_context import task_fields
 from tracelake.domain.access.object_names import ObjectName
@@ -35,8 +34,6 @@ from tracelake.worker.run_task import Runner
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-log = structlog.get_logger()
 
 CALL_SECONDS = 30
 

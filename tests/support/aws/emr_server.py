@@ -50,13 +50,13 @@ class JobRun:
     process: subprocess.Popen[bytes]
     keys: SessionKeys | None
     canceled: bool = False
-    told: str | None = None
+    stated: str | None = None
     """Its state, if a test says so."""
 
     @property
     def state(self) -> str:
-        if self.told or self.canceled:
-            return self.told or "CANCELLED"
+        if self.stated or self.canceled:
+            return self.stated or "CANCELLED"
         code = self.process.poll()
         return "RUNNING" if code is None else "FAILED" if code else "SUCCESS"
 
@@ -117,7 +117,7 @@ class EmrServer:
         run = self.runs.get(request.match_info["run"])
         if run is None:
             return refused(Refusal("ResourceNotFoundException", 404, "no such job run"))
-        details = "as a test wants it" if run.told else ""
+        details = "as a test wants it" if run.stated else ""
         return web.json_response({"jobRun": {"jobRunId": run.id, "state": run.state, "stateDetails": details}})
 
     async def cancel(self, request: web.Request) -> web.StreamResponse:

@@ -63,7 +63,7 @@ ANY_NUMBER: Final = 2**31 - 1
 WORKERS: Final = {"function": "function of", "job_run": "job run of"}
 """What the caller is called in the tasks that it has claimed."""
 SILENT: Final = "it ended without completing its task"
-Kind = Literal["function", "job_run"]
+CallKind = Literal["function", "job_run"]
 
 
 class JobRunner(Invoker, Protocol):
@@ -113,7 +113,7 @@ class CallFunctions:
     wait in the database, not claimed yet: no lease runs out while one waits, and organisations take turns."""
     shares: TierShares
     """How the priorities share the places."""
-    kind: Kind = "function"
+    kind: CallKind = "function"
     """The invoker of its runtimes."""
     signal: Signal = field(default_factory=Signal)
     _places: Places | None = None
