@@ -31,6 +31,7 @@ def doctor(home: Home = None, process: Process = None, role: Role = None, json: 
     from tracelake.lite.doctor.functions import examine_functions, examine_job_runs
     from tracelake.lite.doctor.login import examine_login_rules
     from tracelake.lite.doctor.queue import examine_queue
+    from tracelake.lite.doctor.quotas import examine_quotas
     from tracelake.lite.doctor.rights import examine_rights
     from tracelake.lite.doctor.run import examine
     from tracelake.lite.doctor.secrets import examine_secrets
@@ -46,6 +47,7 @@ def doctor(home: Home = None, process: Process = None, role: Role = None, json: 
     findings = [
         *examine(settings.home, [] if held else ports, os.environ),
         *(finding for examine_service in services for finding in examine_service(settings)),
+        *examine_quotas(settings),
         *examine_rights(settings, process, role),
         *examine_login_rules(settings),
     ]
