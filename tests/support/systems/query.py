@@ -220,19 +220,18 @@ async def another_service(system: QuerySystem, **query: Any) -> AsyncIterator[Qu
 @asynccontextmanager
 async def behind_one_address(*systems: QuerySystem) -> AsyncIterator[tuple[QuerySystem, Balancer]]:
     """A Gateway that reaches the Query services of these systems by one address, on a new connection for each call."""
-    first = systems[0]
+    first, walk = systems[0], systems[0].operators.walk
     ports = [system.query_internal.base_url.port for system in systems]
     async with (
         balancing(*(port for port in ports if port is not None)) as balancer,
-        AsyncClient(
-            base_url=f"https://127.0.0.1:{balancer.port}",
-            verify=first.context,
+        https(
+            f"https://127.0.0.1:{balancer.port}",
+            walk.ca,
             auth=AsGateway("query"),
-            timeout=SECONDS,
             limits=httpx.Limits(max_keepalive_connections=0),
         ) as inside,
-        _gateway(first.settings, first.operators.walk.dispatcher, inside) as url,
-        AsyncClient(base_url=url, verify=first.context, timeout=SECONDS) as gateway,
+        _gateway(first.settings, walk.dispatcher, inside) as url,
+        https(url, walk.ca) as gateway,
     ):
         yield replace(first, gateway=gateway, query_internal=inside), balancer
 
