@@ -23,6 +23,7 @@ up: setup ## the platform, until Ctrl-C
 test: export PYTHONDONTWRITEBYTECODE =
 test: setup ## the tests but those marked long, in three processes (ARGS="tests/store -x", WORKERS=0 for one, EXTRAS=aws)
 	@$(BIN)/python tools/get_anvil.py
+	@$(if $(filter aws,$(EXTRAS)),$(BIN)/python tools/get_checkov.py)
 	@$(BIN)/python -m pytest -n $(or $(WORKERS),3) $(addprefix --extra ,$(EXTRAS)) $(ARGS)
 
 # Each option of tests/conftest.py that says how long or how many, large.

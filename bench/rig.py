@@ -23,9 +23,12 @@ import asyncpg
 from tests.support.identity.service_tokens import local_tokens
 from tests.support.postgres import RunningServer, running
 from tracelake.adapters.pg.queue import PgQueue
+from tracelake.adapters.sqs.queue import SqsQueue
 from tracelake.lite.certificates import ensure_certificates
 from tracelake.lite.network_ports import free_port, free_ports
 from tracelake.lite.postgres import Cluster
+from tracelake.ports import Queue
+from tracelake.settings import QueueSettings
 from tracelake.store.first_start import ensure_first_rows
 from tracelake.store.migrate import Database, migrate
 
@@ -35,7 +38,7 @@ class Rig:
     server: RunningServer
     state: str
     pool: asyncpg.Pool
-    queue: PgQueue
+    queue: Queue
     task_api: str
     internal_api: str
     tls: ssl.SSLContext
@@ -53,7 +56,7 @@ class Rig:
 
 @asynccontextmanager
 async def rig(*, settings: dict[str, str] | None = None, more: Mapping[str, Any] | None = None) -> AsyncIterator[Rig]:
-    """`settings` are Postgres's, `more` are further settings of the Dispatcher."""
+    """`settings` are Postgres's, `more` are further settings of the Dispatcher; a `queue` in it is ours too."""
     folder = _folder()
     try:
         with running(Cluster("bench", folder / "data", folder / "s", free_port(), settings=settings or {})) as server:
@@ -82,7 +85,7 @@ async def _dispatching(server: RunningServer, folder: Path, more: Mapping[str, A
         **more,
     }
     process = _start(document, folder / "dispatcher.log")
-    queue = PgQueue(server.dsn("queue"), connections=2)
+    queue = _queue(document["queue"])
     pool = await asyncpg.create_pool(state, min_size=1, max_size=2)
     try:
         await listening(ports[1], process)
@@ -98,6 +101,12 @@ async def _dispatching(server: RunningServer, folder: Path, more: Mapping[str, A
         process.wait()
         await queue.close()
         pool.terminate()
+
+
+def _queue(settings: Mapping[str, Any]) -> Queue:
+    if settings.get("backend") == "sqs":
+        return SqsQueue(QueueSettings(**settings))
+    return PgQueue(settings["dsn"], connections=2)
 
 
 def _folder() -> Path:

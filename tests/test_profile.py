@@ -30,6 +30,8 @@ def test_one_file_chooses_every_adapter_with_the_names_of_the_template(tmp_path:
     assert [settings.objects.bucket, settings.objects.scratch_bucket] == buckets
     assert settings.query.export_prefix == f"s3://{buckets[0]}/exports/"
     assert STACK.resource("SigningKeyAlias")["AliasName"].startswith(settings.tokens.kms_alias_prefix)
+    with_jobs = {**GIVEN, "TRACE_RUNTIMES__EMR_SERVERLESS__APPLICATION": "00jobs"}
+    assert load_settings(with_jobs, home=tmp_path).emr.role_arn == STACK.arn("JobRole")
     assert settings.metrics.cloudwatch_namespace == STACK.resource("LeaseLagAlarm")["Namespace"]
 
 

@@ -10,7 +10,7 @@ import asyncio
 import os
 import socket
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from importlib import import_module
 from typing import TYPE_CHECKING, Final, NoReturn
@@ -28,9 +28,12 @@ from tracelake.settings import (
 
 if TYPE_CHECKING:
     from tracelake.adapters.aws.identity import AwsIdentity
+    from tracelake.adapters.invoker_emr import EmrJobRunner, JobPlace
     from tracelake.adapters.invoker_http import HttpInvoker
     from tracelake.adapters.invoker_lambda import LambdaInvoker
     from tracelake.adapters.secrets_manager import SecretsManager
+    from tracelake.adapters.signer_kms import KmsSigner
+    from tracelake.adapters.signer_kms_sealed import KmsSealedSigner
     from tracelake.ports import CredentialMinter, FigureStore, Invoker, ObjectStore, Queue, Signer
     from tracelake.wire.client import DispatcherClient, TaskClient
     from tracelake.wire.internal.identity import SessionCredentials
@@ -107,9 +110,10 @@ def _main_of(name: str) -> Callable[[Process], Awaitable[None]]:
                 open_signer(settings) as signer,
                 open_invoker(settings) as invoker,
                 open_figures(settings) as figures,
+                open_job_runners(settings) as runners,
             ):
                 stores = make_objects(settings), make_minter(settings)
-                await main(process, queue, signer, *stores, invoker=invoker, figures=figures)
+                await main(process, queue, signer, *stores, invoker=invoker, figures=figures, job_runners=runners)
         else:
             async with open_queue(settings) as queue:
                 await main(process, queue, make_objects(settings))
@@ -195,6 +199,42 @@ def task_objects(settings: Settings) -> OpenStore | None:
 
 
 @asynccontextmanager
+async def open_job_runners(settings: Settings) -> AsyncIterator[Mapping[str, EmrJobRunner]]:
+    """By runtime: those that have an application of EMR Serverless."""
+    from tracelake.adapters.invoker_emr import JobPlace
+
+    names = [name for name, runtime in settings.runtimes.items() if runtime.application]
+    runners = {name: make_job_runner(settings, name, JobPlace.of(settings)) for name in names}
+    try:
+        yield runners
+    finally:
+        for runner in runners.values():
+            await runner.close()
+
+
+def make_job_runner(settings: Settings, runtime: str, place: JobPlace | None = None) -> EmrJobRunner:
+    """`place`: None where nothing is started, and the application is only examined."""
+    from tracelake.adapters.invoker_emr import EmrJobRunner
+
+    application = settings.runtimes[runtime].application
+    assert application is not None  # noqa: S101 - it is called for those that have one
+    return EmrJobRunner(settings.emr, application, make_objects(settings), place)
+
+
+def run_job_from(place: str, region: str, endpoint: str | None = None) -> None:
+    """In a job run: the task that the Dispatcher has written to `place`, on the Spark of the job."""
+    from pyspark.sql import SparkSession
+
+    from tracelake.adapters.objects_s3 import S3Objects
+    from tracelake.runtime.logs import configure_logging
+    from tracelake.settings import LogSettings
+    from tracelake.worker.job_run import run_job
+
+    configure_logging("job run", LogSettings(), str)
+    run_job(place, S3Objects(region, endpoint), SparkSession.builder.getOrCreate())
+
+
+@asynccontextmanager
 async def open_invoker(settings: Settings) -> AsyncIterator[Invoker | None]:
     """None: no runner of functions is set up."""
     invoker = _new_invoker(settings)
@@ -255,10 +295,18 @@ async def open_signer(settings: Settings) -> AsyncIterator[Signer]:
 
         yield PemSigner(settings.task_key_folder)
         return
-    from tracelake.adapters.signer_kms import KmsSigner
-
-    signer = KmsSigner(settings.tokens)
+    signer = _signer_of_kms(settings)
     try:
         yield signer
     finally:
         await signer.close()
+
+
+def _signer_of_kms(settings: Settings) -> KmsSigner | KmsSealedSigner:
+    if settings.tokens.signer == "kms_sealed":
+        from tracelake.adapters.signer_kms_sealed import KmsSealedSigner
+
+        return KmsSealedSigner(settings.tokens, make_objects(settings), settings.objects.bucket)
+    from tracelake.adapters.signer_kms import KmsSigner
+
+    return KmsSigner(settings.tokens)

@@ -20,11 +20,14 @@ ENDPOINTS: Final = {
     "Lambda": "lambda",
     "Registry": "ecr.api",
     "Images": "ecr.dkr",
+    "Jobs": "emr-serverless",
 }
+CONDITIONS: Final = {"Jobs": "HasJobs"}
+"""Of endpoints that not every deployment needs."""
 HTTPS, POSTGRES, GATEWAY, TASK, INTERNAL = 443, 5432, 8443, 8444, 8445
 SERVICES: Final = ("dispatcher", "gateway", "query", "worker", "sink", "delivery", "scheduler")
 """Those that run as services of ECS; the runner is a function of Lambda."""
-GROUPS: Final = (*SERVICES, "runner", "setup", "balancer", "state", "data", "endpoints")
+GROUPS: Final = (*SERVICES, "runner", "jobs", "setup", "balancer", "state", "data", "endpoints")
 
 
 class Flow(NamedTuple):
@@ -39,14 +42,14 @@ FLOWS: Final = (
     Flow("dispatcher", "state", POSTGRES),
     *(Flow(caller, "data", POSTGRES) for caller in ("worker", "sink", "query", "delivery")),
     *(Flow("setup", database, POSTGRES) for database in ("state", "data")),
-    *(Flow(caller, "dispatcher", TASK) for caller in ("worker", "sink", "runner")),
+    *(Flow(caller, "dispatcher", TASK) for caller in ("worker", "sink", "runner", "jobs")),
     *(Flow(caller, "dispatcher", INTERNAL) for caller in SERVICES if caller != "dispatcher"),
     *(Flow(caller, "query", TASK) for caller in ("worker", "runner")),
     Flow("gateway", "query", INTERNAL),
     Flow("gateway", "delivery", INTERNAL),
     *(Flow(caller, "endpoints", HTTPS) for caller in (*SERVICES, "setup")),
     # ECS fetches the layers of images from S3 with the network of the task; the runner fetches bundles by signed URLs.
-    *(Flow(caller, "s3", HTTPS) for caller in (*SERVICES, "setup", "runner")),
+    *(Flow(caller, "s3", HTTPS) for caller in (*SERVICES, "setup", "runner", "jobs")),
     Flow("worker", "nodes", HTTPS),
     Flow("delivery", "internet", HTTPS),
 )
@@ -166,7 +169,8 @@ def _endpoints(template: Template) -> None:
         }
         if not service.startswith("ecr"):
             properties["PolicyDocument"] = _own_account()
-        template.add(f"{name}Endpoint", "EC2::VPCEndpoint", properties)
+        more = {"Condition": CONDITIONS[name]} if name in CONDITIONS else {}
+        template.add(f"{name}Endpoint", "EC2::VPCEndpoint", properties, **more)
 
 
 def _own_account() -> Json:

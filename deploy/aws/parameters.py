@@ -31,6 +31,16 @@ def add_parameters(template: Template) -> None:
             "Default": 8,
             "MinValue": 1,
         },
+        "JobsRelease": _text("The release of EMR Serverless for job runs; none: no job runs.", "none", r"^[\w.-]+$"),
+        "JobsTag": _text("The tag of the image of job runs, of that release.", "1", r"^[\w.-]+$"),
+        "JobsWarm": {
+            "Type": "Number",
+            "Description": "Drivers and executors that are kept ready, so that job runs start in seconds.",
+            "Default": 0,
+            "MinValue": 0,
+        },
+        "JobsMaxCpu": _text("What all job runs may use together.", "64 vCPU", r"^\d+ vCPU$"),
+        "JobsMaxMemory": _text("What all job runs may use together.", "256 GB", r"^\d+ GB$"),
         "AlarmEmail": _text("Who gets alarms by mail; empty: nobody.", "", "^$|^[^@ ]+@[^@ ]+$"),
     }
     template.conditions |= {
@@ -38,6 +48,8 @@ def add_parameters(template: Template) -> None:
         "ByProcess": {"Fn::Equals": [{"Ref": "Schedules"}, "process"]},
         "ByFunction": {"Fn::Equals": [{"Ref": "Schedules"}, "eventbridge"]},
         "HasNodes": {"Fn::Equals": [{"Ref": "Nodes"}, "yes"]},
+        "HasJobs": {"Fn::Not": [{"Fn::Equals": [{"Ref": "JobsRelease"}, "none"]}]},
+        "HasWarmJobs": {"Fn::Not": [{"Fn::Equals": [{"Ref": "JobsWarm"}, 0]}]},
         "HasEmail": {"Fn::Not": [{"Fn::Equals": [{"Ref": "AlarmEmail"}, ""]}]},
     }
 

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Final
 
+from deploy.aws.jobs import add_jobs
 from deploy.aws.network import add_network
 from deploy.aws.parameters import add_parameters
 from deploy.aws.roles import add_roles
@@ -19,7 +20,7 @@ PLACE: Final = Path(__file__).parent / "trace.json"
 
 def rendered() -> Json:
     template = Template()
-    for add in (add_parameters, add_network, add_storage, add_roles, add_services, add_watch):
+    for add in (add_parameters, add_network, add_storage, add_roles, add_services, add_jobs, add_watch):
         add(template)
     return template.document()
 

@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from deploy.aws.jobs import CONDITION, application
 from deploy.aws.network import SERVICES
 from deploy.aws.storage import BUCKETS, PUT, TASK_ACTIONS, TASK_FOLDERS, queue_id, queues, secret_id, task_objects
-from deploy.aws.template import Json, Template, acknowledged, allow, arn, arn_of, deny, named, policy, ref, sub
+from deploy.aws.template import Json, Template, acknowledged, allow, arn, arn_of, deny, named, policy, ref, sub, when
 
 GET: Final = ["s3:GetObject"]
 MULTIPART: Final = ["s3:AbortMultipartUpload", "s3:ListMultipartUploadParts"]
@@ -24,6 +25,8 @@ TASK_ROLE: Final = arn("iam", "role/${Prefix}-task", regional=False)
 """By its name: the role trusts the Dispatcher's, and the Dispatcher's names this one."""
 NAMESPACE: Final = "Trace/${Prefix}"
 """Of the gauges that the Dispatchers send to CloudWatch."""
+JOB_ROLE: Final = arn("iam", "role/${Prefix}-job", regional=False)
+"""By its name, as the one of tasks."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +44,7 @@ def add_roles(template: Template) -> None:
     for role in roles():
         _role(template, role)
     template.add("TaskRole", "IAM::Role", _task_role())
+    template.add("JobRole", "IAM::Role", _job_role())
 
 
 def roles() -> list[Role]:
@@ -82,17 +86,34 @@ def _task_role() -> Json:
     who = {"Effect": "Allow", "Principal": {"AWS": arn_of("DispatcherRole")}, "Action": "sts:AssumeRole"}
     # A session without a policy would have all rights of the role. IAM has no key that says whether there is one;
     # the adapter refuses it, and what follows is what such a session would be limited to.
+    return {
+        "RoleName": named("task"),
+        "AssumeRolePolicyDocument": policy([who]),
+        "MaxSessionDuration": 43200,
+        "Policies": [{"PolicyName": "rights", "PolicyDocument": policy(_folders_of_tasks())}],
+    }
+
+
+def _job_role() -> Json:
+    """Of job runs of EMR Serverless: each has of it what its `executionIamPolicy` allows, the task's session policy."""
+    source = {"aws:SourceArn": arn("emr-serverless", "/applications/*")}
+    condition = {"StringEquals": {"aws:SourceAccount": ref("AWS::AccountId")}, "ArnLike": source}
+    service = {"Service": "emr-serverless.amazonaws.com"}
+    who = {"Effect": "Allow", "Principal": service, "Action": "sts:AssumeRole", "Condition": condition}
+    return {
+        "RoleName": named("job"),
+        "AssumeRolePolicyDocument": policy([who]),
+        "Policies": [{"PolicyName": "rights", "PolicyDocument": policy(_folders_of_tasks())}],
+    }
+
+
+def _folders_of_tasks() -> list[Json]:
     objects = [pattern for name in BUCKETS for pattern in task_objects(name)]
     statements = [allow(list(TASK_ACTIONS), objects)]
     for name in BUCKETS:
         folders = {"StringLike": {"s3:prefix": [f"{folder}*" for folder in TASK_FOLDERS[name]]}}
         statements.append(allow(["s3:ListBucket"], [arn_of(f"{name}Bucket")], **folders))
-    return {
-        "RoleName": named("task"),
-        "AssumeRolePolicyDocument": policy([who]),
-        "MaxSessionDuration": 43200,
-        "Policies": [{"PolicyName": "rights", "PolicyDocument": policy(statements)}],
-    }
+    return statements
 
 
 def _objects() -> list[Json]:
@@ -106,6 +127,15 @@ def _objects() -> list[Json]:
 
 def _queue_arns(*names: str) -> list[Json]:
     return [arn_of(queue_id(name)) for name in names]
+
+
+def _dead_arns(*names: str) -> list[Json]:
+    return [arn_of(f"{queue_id(name)}Dead") for name in names]
+
+
+def _receive(*names: str) -> list[Json]:
+    """Who finds a queue finds its dead-letter queue too."""
+    return [allow([*FIND_QUEUE, *RECEIVE], _queue_arns(*names)), allow(FIND_QUEUE, _dead_arns(*names))]
 
 
 def _read_secret(service: str) -> list[Json]:
@@ -127,6 +157,7 @@ def _dispatcher() -> list[Json]:
         *_read_secret("dispatcher"),
         *_objects(),
         allow([*FIND_QUEUE, "sqs:SendMessage"], _queue_arns(*queues())),
+        allow([*FIND_QUEUE, *RECEIVE], _dead_arns(*queues())),  # `trace queue`
         allow(["cloudwatch:GetMetricStatistics"], ["*"]),
         allow(["cloudwatch:PutMetricData"], ["*"], **own_figures),
         allow(["sts:AssumeRole"], [TASK_ROLE]),
@@ -138,15 +169,28 @@ def _dispatcher() -> list[Json]:
         allow(["kms:CreateAlias", "kms:DeleteAlias"], keys, **kind),
         allow(["lambda:InvokeFunction"], [arn_of("RunnerFunction")]),
         allow(["lambda:GetFunctionConfiguration", "lambda:GetFunctionConcurrency"], [arn_of("RunnerFunction")]),
+        *_start_jobs(),
     ]
 
 
+def _start_jobs() -> list[Json]:
+    """Job runs of the application, with the role of jobs and no other."""
+    runs = {"Fn::Sub": ["${Application}/jobruns/*", {"Application": application()}]}
+    to_service = {"StringEquals": {"iam:PassedToService": "emr-serverless.amazonaws.com"}}
+    statements = [
+        allow(["emr-serverless:StartJobRun", "emr-serverless:GetApplication"], [application()]),
+        allow(["emr-serverless:GetJobRun", "emr-serverless:CancelJobRun"], [runs]),
+        allow(["iam:PassRole"], [JOB_ROLE], **to_service),
+    ]
+    return [when(CONDITION, statement, ref("AWS::NoValue")) for statement in statements]
+
+
 def _worker() -> list[Json]:
-    return [*_read_secret("worker"), *_objects(), allow([*FIND_QUEUE, *RECEIVE], _queue_arns(*TASKS_OF_WORKERS))]
+    return [*_read_secret("worker"), *_objects(), *_receive(*TASKS_OF_WORKERS)]
 
 
 def _sink() -> list[Json]:
-    return [*_read_secret("sink"), *_objects(), allow([*FIND_QUEUE, *RECEIVE], _queue_arns("buffer"))]
+    return [*_read_secret("sink"), *_objects(), *_receive("buffer")]
 
 
 def _query() -> list[Json]:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from deploy.aws.jobs import variable
 from deploy.aws.network import GATEWAY, HTTPS, INTERNAL, OUTBOUND, PRIVATE, PUBLIC, TASK, group_id, subnets
 from deploy.aws.roles import agent_id, role_id
 from deploy.aws.schedules import add_schedules
@@ -199,6 +200,8 @@ def _definition(service: Service) -> Json:
             "StartPeriod": 120,
         },
     }
+    if service.name == "dispatcher":
+        container["Environment"].append(variable())
     if service.name == "worker":
         nodes = {"Name": "TRACE_RPC_POOLS__MAIN__ENDPOINTS", "ValueFrom": sub("${NodesSecret}:main::")}
         container["Secrets"].append(when("HasNodes", nodes, ref("AWS::NoValue")))

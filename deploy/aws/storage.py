@@ -205,7 +205,7 @@ def task_objects(name: str) -> list[Json]:
 
 def _tasks_stay_in_folders(name: str) -> list[Json]:
     """The second line: whatever the session of a task was allowed, it reaches nothing but folders of tasks."""
-    task = {"AWS": arn_of("TaskRole")}
+    task = {"AWS": [arn_of("TaskRole"), arn_of("JobRole")]}
     folders = [f"{folder}*" for folder in TASK_FOLDERS[name]]
     bucket = sub(f"${{{name}Bucket.Arn}}")
     return [

@@ -11,7 +11,7 @@ from typing import Any
 import jwt
 import pytest
 
-from tests.support.identity.signers import Signers, kms_settings, kms_signers, pem_signers
+from tests.support.identity.signers import Signers, kms_settings, kms_signers, pem_signers, sealed_signers
 from tests.support.identity.tokens import CLAIMS, ISSUER, Clock, Key
 from tracelake.capability.claims import encode, mint
 from tracelake.capability.jws import is_canonical, parse_token
@@ -28,10 +28,14 @@ pytestmark = pytest.mark.anyio
 TOKENS = TokenSettings(issuer=ISSUER)
 
 
-@pytest.fixture(params=["pem", "kms"])
+@pytest.fixture(params=["pem", "kms", "kms_sealed"])
 async def signers(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Signers]:
     if request.param == "pem":
         yield pem_signers(tmp_path / "keys")
+        return
+    if request.param == "kms_sealed":
+        async with sealed_signers(request.getfixturevalue("moto"), tmp_path / "objects") as sealed:
+            yield sealed
         return
     async with kms_signers(kms_settings(request.getfixturevalue("moto"))) as made:
         yield made

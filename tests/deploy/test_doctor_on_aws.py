@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import AsyncExitStack, contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 import boto3
 import pytest
+from aiohttp import web
 
 from tests.support.aws.iam_server import IamServer, running_iam
 from tests.support.aws.stack import ACCOUNT, REGION, Stack
 from tests.support.loop_thread import LoopThread
 from tracelake.errors import SettingsError
+from tracelake.lite.doctor.quotas import examine_quotas
 from tracelake.lite.doctor.rights import Right, examine_rights, rights_of
 from tracelake.lite.doctor.stores import examine_stores
 from tracelake.settings import Settings, load_settings
@@ -43,6 +45,7 @@ def iam(moto: str) -> Iterator[IamServer]:
 
 def settings_for(home: Path, endpoint: str, **more: str) -> Settings:
     given = {"TRACE_PROFILE": "aws", "TRACE_AWS__ACCOUNT": ACCOUNT, "TRACE_AWS__REGION": REGION, **more}
+    given["TRACE_RUNTIMES__EMR_SERVERLESS__APPLICATION"] = STACK.arn("JobApplication").rpartition("/")[2]
     return load_settings({**given, "TRACE_AWS__ENDPOINT": endpoint}, home=home)
 
 
@@ -118,3 +121,61 @@ def test_buckets_sessions_and_keys_are_tried_and_nothing_stays(moto: str, tmp_pa
     kms.create_alias(AliasName=f"alias/{name}-task-first", TargetKeyId=key)
     assert [finding.ok for finding in examine_stores(settings)] == [True] * 4
     assert s3.list_objects_v2(Bucket=settings.objects.bucket)["KeyCount"] == 0
+
+
+QUOTAS = {
+    "kms": ("Cryptographic operations (ECC) request rate", 100.0),
+    "fargate": ("Fargate On-Demand vCPU resource count", 16.0),
+    "emr-serverless": ("Max concurrent vCPUs per account", 300.0),
+}
+
+
+@contextmanager
+def service_quotas(values: dict[str, float], refusal: str | None = None) -> Iterator[str]:
+    """Service Quotas over HTTP, two quotas on a page; its URL."""
+
+    async def answer(request: web.Request) -> web.Response:
+        if refusal is not None:
+            said = {"__type": refusal, "message": ""}
+            return web.json_response(said, status=400, content_type="application/x-amz-json-1.1")
+        asked = await request.json()
+        service = asked["ServiceCode"]
+        pages: list[dict[str, Any]] = [{"Quotas": [{"QuotaName": "another", "Value": 1}], "NextToken": "second"}]
+        pages.append({"Quotas": [{"QuotaName": QUOTAS[service][0], "Value": values[service]}] if values else []})
+        return web.json_response(pages["NextToken" in asked], content_type="application/x-amz-json-1.1")
+
+    @asynccontextmanager
+    async def running() -> AsyncIterator[str]:
+        app = web.Application()
+        app.router.add_post("/", answer)
+        runner = web.AppRunner(app)
+        await runner.setup()
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        yield f"http://127.0.0.1:{runner.addresses[0][1]}"
+        await runner.cleanup()
+
+    thread, opened = LoopThread(), AsyncExitStack()
+    try:
+        yield thread.do(opened.enter_async_context(running()))
+    finally:
+        thread.do(opened.aclose())
+        thread.close()
+
+
+def test_quotas_that_limit_what_is_set_are_named_with_what_is_needed(moto: str, tmp_path: Path) -> None:
+    del moto  # credentials
+    needed = {service: least for service, (_, least) in QUOTAS.items()}
+    with service_quotas(needed) as url:
+        assert [finding.ok for finding in examine_quotas(settings_for(tmp_path, url))] == [True] * 3
+        sealed = {"TRACE_TOKENS__SIGNER": "kms_sealed", "TRACE_TOKENS__KMS_SEALING_KEY": "alias/x"}
+        assert len(examine_quotas(settings_for(tmp_path, url, **sealed))) == 2
+    for short, (name, least) in QUOTAS.items():
+        with service_quotas({**needed, short: least - 1}) as url:
+            (found,) = [item for item in examine_quotas(settings_for(tmp_path, url)) if item.ok is None]
+        assert (name in found.found, f"raise it to {least:g}" in str(found.fix)) == (True, True)
+    with service_quotas({}) as url:
+        assert all("is not known" in finding.found for finding in examine_quotas(settings_for(tmp_path, url)))
+    with service_quotas({}, "AccessDeniedException") as url:
+        fixes = {finding.fix for finding in examine_quotas(settings_for(tmp_path, url))}
+    assert all("servicequotas:ListServiceQuotas" in str(fix) for fix in fixes)
+    assert examine_quotas(load_settings({}, home=tmp_path)) == []

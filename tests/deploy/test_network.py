@@ -21,7 +21,7 @@ def reaches(caller: str, target: str, port: int) -> bool:
     return all(any(rule["FromPort"] <= port <= rule["ToPort"] for rule in rules) for rules in (into, out))
 
 
-EVERYBODY = [*SERVICES, "runner", "setup", "balancer"]
+EVERYBODY = [*SERVICES, "runner", "jobs", "setup", "balancer"]
 
 
 def test_only_the_dispatcher_and_the_setup_reach_the_state_database() -> None:
@@ -52,6 +52,15 @@ def test_no_process_but_the_dispatcher_is_given_the_address_of_the_state_databas
     given = {name: environment(container) for name, container, _ in containers(STACK)}
     assert {name for name, env in given.items() if "TRACE_STATE__DSN" in env} == {"dispatcher"}
     assert {name for name, env in given.items() if any("StateDatabase" in value for value in env.values())} == {"setup"}
+
+
+def test_job_runs_reach_the_task_api_of_the_dispatcher_and_objects_and_nothing_else() -> None:
+    assert {(flow.target, flow.port) for flow in FLOWS if flow.caller == "jobs"} == {("dispatcher", TASK), ("s3", 443)}
+    network = STACK.resource("JobApplication")["NetworkConfiguration"]
+    assert network == {
+        "SubnetIds": ["PrivateSubnet0", "PrivateSubnet1"],
+        "SecurityGroupIds": ["JobsGroup.GroupId"],
+    }
 
 
 def test_the_runner_reaches_the_task_apis_and_objects_and_nothing_else() -> None:

@@ -35,24 +35,34 @@ FOLDER = "datasets/11111111-1111-1111-1111-111111111111/22222222-2222-2222-2222-
 SCRATCH_FOLDER = "scratch/11111111-1111-1111-1111-111111111111/22222222-2222-2222-2222-222222222222/1/"
 
 
-def of_a_task(request: Request, session: Policy, *, identity: list[Policy] | None = None) -> bool:
+def of_a_task(
+    request: Request, session: Policy, *, identity: list[Policy] | None = None, role: str = "TaskRole"
+) -> bool:
     bucket = request.resource.removeprefix("arn:aws:s3:::").split("/")[0]
     attached = BUCKETS.get(bucket)
     policy = STACK.resource(attached)["PolicyDocument"] if attached else None
-    rights = STACK.rights("TaskRole") if identity is None else identity
+    rights = STACK.rights(role) if identity is None else identity
     return is_allowed(request, rights, resource=policy, session=session)
 
 
-@pytest.fixture(scope="module", params=[None, [ANYTHING]], ids=["the role of tasks", "a role with all rights"])
+WHO = {
+    "the role of tasks": ("TaskRole", None),
+    "the role of job runs": ("JobRole", None),
+    "a role with all rights": ("WorkerRole", [ANYTHING]),
+}
+
+
+@pytest.fixture(scope="module", params=list(WHO))
 def world(request: pytest.FixtureRequest, seaweedfs: SeaweedFS) -> Iterator[World]:
-    """The session policy gives the same verdicts for any role, such as one of jobs of EMR."""
+    """The session policy gives the same verdicts for any role: EMR takes it as `executionIamPolicy`."""
+    role, identity = WHO[request.param]
     root = f"datasets/w{uuid4().hex[:8]}"
     grant = grant_in(root)
     policy = json.loads(session_policy(grant))
     platform = seaweedfs.keys.platform
     ours, theirs = (s3_client(seaweedfs, platform.access, platform.secret) for _ in range(2))
-    principal = STACK.arn("TaskRole" if request.param is None else "WorkerRole")
-    judge_requests(theirs, lambda asked: of_a_task(asked, policy, identity=request.param), principal)
+    principal = STACK.arn(role)
+    judge_requests(theirs, lambda asked: of_a_task(asked, policy, identity=identity, role=role), principal)
     made = World(root, seaweedfs, theirs, ours, grant)
     fill(made)
     yield made
@@ -77,17 +87,17 @@ def test_policies_deny_what_seaweedfs_denies(case: str, world: World) -> None:
 OBJECT = ("s3:GetObject", "s3:PutObject", "s3:DeleteObject", "s3:AbortMultipartUpload", "s3:ListMultipartUploadParts")
 
 
-def asks(action: str, bucket: str, key: str = "", **context: str) -> Request:
-    resource = f"arn:aws:s3:::{bucket}" + (f"/{key}" if key else "")
-    return Request(action, resource, STACK.arn("TaskRole"), {"aws:SecureTransport": "true", **context})
-
-
-@pytest.mark.parametrize("identity", [None, [ANYTHING]], ids=["its role", "a role with all rights"])
-def test_a_session_with_all_rights_reaches_only_folders_of_tasks(identity: list[Policy] | None) -> None:
+@pytest.mark.parametrize("role", ["TaskRole", "JobRole"])
+@pytest.mark.parametrize("identity", [None, [ANYTHING]], ids=["its rights", "all rights"])
+def test_a_session_with_all_rights_reaches_only_folders_of_tasks(role: str, identity: list[Policy] | None) -> None:
     """The second line, with the session policy gone wrong, and with the role gone wrong too."""
 
+    def asks(action: str, bucket: str, key: str = "", **context: str) -> Request:
+        resource = f"arn:aws:s3:::{bucket}" + (f"/{key}" if key else "")
+        return Request(action, resource, STACK.arn(role), {"aws:SecureTransport": "true", **context})
+
     def may(request: Request) -> bool:
-        return of_a_task(request, ANYTHING, identity=identity)
+        return of_a_task(request, ANYTHING, identity=identity, role=role)
 
     for action in OBJECT:
         assert may(asks(action, DATA, f"{FOLDER}x.parquet"))
@@ -108,7 +118,7 @@ def test_a_session_with_all_rights_reaches_only_folders_of_tasks(identity: list[
 def test_plain_http_is_denied_to_everybody() -> None:
     for bucket, name in BUCKETS.items():
         policy, folder = STACK.resource(name)["PolicyDocument"], {DATA: FOLDER, SCRATCH: SCRATCH_FOLDER}[bucket]
-        for role in ("TaskRole", "WorkerRole", "DispatcherRole", "QueryRole", "SinkRole"):
+        for role in ("TaskRole", "JobRole", "WorkerRole", "DispatcherRole", "QueryRole", "SinkRole"):
             plain: Any = {"aws:SecureTransport": "false"}
             request = Request("s3:GetObject", f"arn:aws:s3:::{bucket}/{folder}x", STACK.arn(role), plain)
             assert not is_allowed(request, [ANYTHING], resource=policy)

@@ -39,7 +39,9 @@ EVERY_ACTION = sorted(
 )
 EVERY_RESOURCE = [*QUEUES.values(), *SECRETS.values(), *MASTERS.values(), STACK.arn("DataBucket"), "*"]
 EVERY_RESOURCE += [f"{STACK.arn('DataBucket')}/datasets/a/b/c", STACK.arn("TaskRole"), STACK.arn("Key")]
-EVERY_RESOURCE += [STACK.arn("SigningKey"), STACK.arn("RunnerFunction")]
+EVERY_RESOURCE += [STACK.arn("SigningKey"), STACK.arn("RunnerFunction"), STACK.arn("JobRole")]
+EVERY_RESOURCE += [STACK.arn("JobApplication"), f"{STACK.arn('JobApplication')}/jobruns/x"]
+EMR = "emr-serverless.amazonaws.com"
 
 
 def test_code_on_the_runner_may_do_nothing_at_all() -> None:
@@ -81,6 +83,7 @@ def test_only_the_setup_writes_secrets(role: str) -> None:
 TAKES = {
     "WorkerRole": {"trace-tasks-ecs_platform", "trace-tasks-ecs_platform-bulk"},
     "SinkRole": {"trace-buffer"},
+    "DispatcherRole": {name for name in QUEUES if name.endswith("-dead")},  # lists and sends again what was given up
 }
 
 
@@ -90,20 +93,46 @@ def test_who_sends_and_who_receives_messages(role: str) -> None:
     sends = {name for name, queue in QUEUES.items() if may(role, "sqs:SendMessage", queue)}
     assert takes == TAKES.get(role, set())
     live = {name for name in QUEUES if not name.endswith("-dead")}
+    found = {name for name, queue in QUEUES.items() if may(role, "sqs:GetQueueUrl", queue)}
+    assert found == (takes | sends) | {f"{name}-dead" for name in (takes | sends) & live}, "with its dead letters"
     assert sends == (live if role == "DispatcherRole" else set())
     for action in ("sqs:PurgeQueue", "sqs:DeleteQueue", "sqs:SetQueueAttributes", "sqs:AddPermission"):
         assert not any(may(role, action, queue) for queue in QUEUES.values())
 
 
 @pytest.mark.parametrize("role", ROLES)
-def test_no_role_may_pass_a_role(role: str) -> None:
-    request = Request("iam:PassRole", "arn:aws:iam::1:role/x")
-    anywhere = [{"Statement": {**item, "Resource": "*", "Condition": {}}} for item in allowed_statements(role)]
-    assert effects(request, anywhere) == set()
+def test_only_the_dispatcher_passes_a_role_and_only_that_of_jobs_to_emr_serverless(role: str) -> None:
+    def passes(which: str, service: str) -> bool:
+        return may(role, "iam:PassRole", which, **{"iam:PassedToService": service})
+
+    assert passes(STACK.arn("JobRole"), EMR) == (role == "DispatcherRole")
+    assert not any(passes(STACK.arn("JobRole"), service) for service in ("lambda.amazonaws.com", "ecs.amazonaws.com"))
+    assert not any(passes(STACK.arn(other), EMR) for other in ROLES if other != "JobRole")
+    assert not passes("arn:aws:iam::1:role/x", EMR)
+    for item in allowed_statements(role):
+        assert "iam:PassRole" not in several(item["Action"]) or list(several(item["Resource"])) == [
+            STACK.arn("JobRole")
+        ]
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_only_the_dispatcher_starts_and_ends_job_runs_and_only_of_its_application(role: str) -> None:
+    own, dispatcher = STACK.arn("JobApplication"), role == "DispatcherRole"
+    other = own.replace("00jobapplication", "00other")
+    for action, end in (("StartJobRun", ""), ("GetJobRun", "/jobruns/x"), ("CancelJobRun", "/jobruns/x")):
+        assert may(role, f"emr-serverless:{action}", own + end) == dispatcher
+        assert not may(role, f"emr-serverless:{action}", other + end)
+    for action in ("CreateApplication", "UpdateApplication", "DeleteApplication"):
+        assert not may(role, f"emr-serverless:{action}", own)
+
+
+def test_the_role_of_jobs_has_the_rights_of_the_role_of_tasks_and_no_others() -> None:
+    assert STACK.rights("JobRole") == STACK.rights("TaskRole")
 
 
 SOURCES = {
     "ecs-tasks.amazonaws.com": f"arn:aws:ecs:{REGION}:{ACCOUNT}:task/x",
+    EMR: f"arn:aws:emr-serverless:{REGION}:{ACCOUNT}:/applications/00x",
     "scheduler.amazonaws.com": f"arn:aws:scheduler:{REGION}:{ACCOUNT}:schedule-group/trace",
 }
 

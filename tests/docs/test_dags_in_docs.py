@@ -12,6 +12,7 @@ import pytest
 from ruamel.yaml import YAML
 
 from tests.support import ROOT
+from tests.support.systems.walk import with_job_runs
 from tracelake.cli.abi_files import with_abi_files
 from tracelake.cli.udf_folders import with_udf_folders
 from tracelake.dispatcher.dags.catalog import operators
@@ -49,7 +50,7 @@ def catalog(text: str) -> Catalog:
     names = {"transfers", "orders", "tokens", "alert_events"} - set(own)
     published = {name: PublishedDataset("elsewhere") for name in names}
     alerts = frozenset({"whales", "large_transfers"})
-    return Catalog(operators(), runtime_specs(RUNTIMES), published, alerts=alerts)
+    return Catalog(operators(), runtime_specs(with_job_runs(RUNTIMES)), published, alerts=alerts)
 
 
 def blocks() -> Iterator[tuple[str, str]]:

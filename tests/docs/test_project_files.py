@@ -169,6 +169,7 @@ UNCALLED = {
     "tracelake.domain.task.TRANSITIONS": "the table with which tests compare every statement that changes a state",
     "tracelake.store.signing_keys.revoke": "a verb for a leaked key",
     "tracelake.udf.lambda_function.handler": "called by Lambda",
+    "tracelake.wiring.run_job_from": "called by deploy/job_run.py, with which a job run of EMR Serverless begins",
 }
 """Top-level names that no other code of the product uses, and why they are there."""
 

@@ -56,6 +56,7 @@ def catalog() -> Catalog:
             "join": OperatorSpec(checked_by(Nothing), PLATFORM, inputs=Count(2, 2)),
             "check": OperatorSpec(checked_by(Nothing), frozenset({"platform", "dispatcher"}), outputs=Count(0, 0)),
             "bundle": OperatorSpec(checked_by(Nothing), frozenset({"lambda", "ecs_udf"}), runs_bundle=True),
+            "spark": OperatorSpec(checked_by(Nothing), frozenset({"platform", "emr_serverless"})),
             "anything": OperatorSpec(
                 checked_by(Nothing), frozenset({"lambda"}), storages=(Storage.PARQUET, Storage.POSTGRES)
             ),
@@ -66,6 +67,7 @@ def catalog() -> Catalog:
             "dispatcher": RuntimeSpec(),
             "lambda": RuntimeSpec(untrusted=True),
             "ecs_udf": RuntimeSpec(untrusted=True),
+            "emr_serverless": RuntimeSpec(untrusted=True, files_only=True),
         },
         published={
             "prices": PublishedDataset("market"),

@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.queues import sqs_settings
 from tests.support.udf.bundles import zipped
-from tracelake.lite.doctor.functions import examine_functions
+from tracelake.lite.doctor.functions import examine_functions, examine_job_runs
 from tracelake.lite.doctor.queue import examine_queue
 from tracelake.lite.network_ports import Ports
 from tracelake.lite.plan import children
@@ -88,6 +88,25 @@ def test_the_doctor_finds_the_runner_function_and_what_is_wrong_with_it(moto: st
     (unnamed,) = examine_functions(load_settings(LAMBDA, home=tmp_path))
     assert unnamed.ok is False
     assert examine_functions(load_settings({}, home=tmp_path)) == []
+
+
+def test_the_doctor_finds_the_applications_of_runtimes_and_names_what_is_missing(moto: str, tmp_path: Path) -> None:
+    place = {"region_name": "us-east-1", "endpoint_url": moto}
+    emr = boto3.client("emr-serverless", **place)
+    application = emr.create_application(name="jobs", releaseLabel="emr-7.0.0", type="SPARK")["applicationId"]
+    given = {
+        "TRACE_OBJECTS__BACKEND": "s3",
+        "TRACE_EMR__ROLE_ARN": "arn:aws:iam::123456789012:role/trace-job",
+        "TRACE_EMR__ENDPOINT": moto,
+        "TRACE_RUNTIMES__EMR_SERVERLESS__APPLICATION": application,
+    }
+    (fine,) = examine_job_runs(load_settings(given, home=tmp_path))
+    assert (fine.ok, application in fine.found, "emr-7.0.0" in fine.found) == (True, True, True)
+    gone = {**given, "TRACE_RUNTIMES__EMR_SERVERLESS__APPLICATION": "00none"}
+    (missing,) = examine_job_runs(load_settings(gone, home=tmp_path))
+    assert (missing.ok, "is not there" in missing.found) == (False, True)
+    assert "create the application" in str(missing.fix)
+    assert examine_job_runs(load_settings({}, home=tmp_path)) == []
 
 
 def create_function(moto: str, name: str, *, seconds: int) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import boto3
 import pytest
@@ -74,6 +75,49 @@ async def test_an_sts_that_is_away_is_worth_a_retry() -> None:
         await minter_at(f"http://127.0.0.1:{free_port()}").mint(POLICY, session=SESSION, seconds=900)
     assert refusal.value.retryable
     assert "KEY" not in refusal.value.message
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "hint"),
+    [
+        (403, "AccessDenied", "sts:AssumeRole"),
+        (403, "ExpiredToken", "renew the credentials"),
+        (403, "InvalidClientTokenId", "renew the credentials"),
+        (403, "RequestTimeTooSkewed", "set the clock"),
+        (400, "RequestExpired", "set the clock"),
+    ],
+)
+async def test_a_refusal_that_lasts_is_not_repeated_and_says_what_to_do(status: int, code: str, hint: str) -> None:
+    async with an_sts() as sts:
+        sts.refuses = status, code
+        with pytest.raises(CredentialsUnavailable, match=code) as refusal:
+            await minter_at(sts.url).mint(POLICY, session=SESSION, seconds=900)
+    assert hint in str(refusal.value.hint)
+    assert len(sts.asked) == 1
+
+
+@pytest.mark.parametrize("said", [(400, "Throttling"), (503, "ServiceUnavailable"), (500, "InternalFailure")])
+async def test_an_sts_that_is_throttled_or_fails_for_a_moment_is_asked_again(said: tuple[int, str]) -> None:
+    async with an_sts() as sts:
+        sts.refuses, sts.times = said, 1
+        assert await minter_at(sts.url).mint(POLICY, session=SESSION, seconds=900) is not None
+    assert len(sts.asked) == 2
+
+
+async def test_credentials_that_expired_are_looked_for_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "credentials"
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(file))
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"):
+        monkeypatch.delenv(name, raising=False)
+    file.write_text("[default]\naws_access_key_id = OLD\naws_secret_access_key = x\n")
+    async with an_sts() as sts:
+        minter = StsMinter(CredentialSettings.model_validate({"role_arn": ROLE, "endpoint": sts.url}))
+        sts.refuses, sts.times = (403, "ExpiredToken"), 1
+        with pytest.raises(CredentialsUnavailable):
+            await minter.mint(POLICY, session=SESSION, seconds=900)
+        file.write_text("[default]\naws_access_key_id = NEW\naws_secret_access_key = y\n")
+        assert await minter.mint(POLICY, session=SESSION, seconds=900) is not None
+    assert [name.split("/")[0] for name in sts.signed] == ["OLD", "NEW"]
 
 
 def test_without_a_role_there_is_no_minter() -> None:

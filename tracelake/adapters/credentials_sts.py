@@ -8,6 +8,7 @@ their own: an STS that hangs delays no other call.
 from __future__ import annotations
 
 import asyncio
+import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime
@@ -16,8 +17,10 @@ from typing import Any, Final
 from urllib.parse import urlencode
 from xml.etree import ElementTree as ET
 
+from tracelake.adapters.aws.faults import DENIED, EXPIRED, UNKNOWN_KEYS, refusal
 from tracelake.errors import CredentialsUnavailable, Forbidden, SettingsError
 from tracelake.ports import SessionKeys
+from tracelake.runtime.retry import delays
 from tracelake.settings import CredentialSettings
 
 THREADS: Final = 8
@@ -49,7 +52,7 @@ class StsMinter:
         return await loop.run_in_executor(self._threads, self._assume, urlencode(request))
 
     def _assume(self, body: str) -> SessionKeys:
-        sts = self._sts
+        sts, pauses = self._sts, delays()
         for left in reversed(range(TRIES)):
             try:
                 status, answer = sts.ask(body)
@@ -59,9 +62,12 @@ class StsMinter:
                 continue
             if status == OK:
                 return _keys(answer)
-            code = _text(answer, "Code") or f"status {status}"
+            code, text = _text(answer, "Code") or f"status {status}", _text(answer, "Message") or ""
+            if code in EXPIRED | UNKNOWN_KEYS:  # the next call looks for others: a file of them may have been replaced
+                self.__dict__.pop("_sts", None)
             if not left or not (status >= FAULT or code in TRANSIENT):
-                raise _refusal(code)
+                raise _refusal(code, text, status)
+            time.sleep(next(pauses))
         raise AssertionError
 
     @cached_property
@@ -128,13 +134,13 @@ def _text(answer: str, name: str) -> str | None:
         return None
 
 
-def _refusal(code: str) -> Exception:
-    """The answer of STS is only logged: a task learns no more than that it may try again."""
+def _refusal(code: str, text: str, status: int) -> Exception:
+    """The text of STS stays here: a task learns its code, and that it may try again."""
     if code in TOO_LONG:
         return Forbidden("the token names more folders than one policy can", where="/s3")
-    why = "is overloaded" if code in TRANSIENT else "refuses us"
+    if code in TRANSIENT:
+        return CredentialsUnavailable(f"STS is overloaded: {code}")
+    fault = refusal({"Error": {"Code": code, "Message": text}}, status, "sts", "assume_role", {})
     page = "docs/concepts/object_store_credentials.md"
-    hint = (
-        None if code in TRANSIENT else f"allow the action sts:AssumeRole, and name us in the trust policy; see {page}"
-    )
-    return CredentialsUnavailable(f"STS {why}: {code}", hint=hint)
+    hint = f"allow the action sts:AssumeRole, and name us in the trust policy; see {page}"
+    return CredentialsUnavailable(f"STS refuses us: {code}", hint=hint if code in DENIED else fault.hint)

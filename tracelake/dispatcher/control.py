@@ -19,7 +19,7 @@ from tracelake.dispatcher.outbox.dispatch import EntryDispatcher
 from tracelake.dispatcher.outbox.drain import Drain
 from tracelake.dispatcher.outbox.wake_ups import WakeUps
 from tracelake.dispatcher.read_gauges import Gauges
-from tracelake.dispatcher.runtimes.call_functions import CallFunctions
+from tracelake.dispatcher.runtimes.call_functions import CallFunctions, CallKind, JobRunner
 from tracelake.dispatcher.runtimes.known import runtime_specs
 from tracelake.dispatcher.runtimes.run_in_process import run_in_process
 from tracelake.dispatcher.signal import AfterCommit, Signal
@@ -157,10 +157,12 @@ class Control:
     def router(self) -> Router:
         return Router(self.hot, self.replica, self.metrics)
 
-    def drain(self, functions: Signal | None = None) -> Drain:
-        """`functions`: notified of tasks that run as functions."""
+    def drain(self, functions: Signal | None = None, job_runs: Mapping[str, Signal] | None = None) -> Drain:
+        """`functions`: notified of tasks that run as functions; `job_runs`: of those that are job runs, by runtime."""
         run_here = partial(run_in_process, self.claimer(), self.completer())
-        dispatcher = EntryDispatcher(self.hot, self.queue, self.runtimes, self.replica, functions, run_here)
+        called = {name: functions for name, item in self.runtimes.items() if functions and item.invoker == "function"}
+        called |= job_runs or {}
+        dispatcher = EntryDispatcher(self.hot, self.queue, self.runtimes, self.replica, called, run_here)
         return Drain(dispatcher, self.router(), self.wake_ups)
 
     def hooks(self) -> Hooks:
@@ -173,5 +175,15 @@ class Control:
         return ExpireLeases(self.pool, self.after_commit, self.failure_alert, self.max_workers_lost)
 
     def call_functions(self, invoker: Invoker, most: int) -> CallFunctions:
+        return self._calls(self.runtimes, invoker, most, "function")
+
+    def start_job_runs(self, runtime: str, runner: JobRunner, most: int) -> CallFunctions:
+        """Of one runtime: each has an application of its own."""
+        return self._calls({runtime: self.runtimes[runtime]}, runner, most, "job_run")
+
+    def _calls(
+        self, runtimes: Mapping[str, RuntimeSettings], invoker: Invoker, most: int, kind: CallKind
+    ) -> CallFunctions:
         shares = TierShares(most, self.flow.normal_share, self.flow.reserved_slots)
-        return CallFunctions(self.runtimes, self.claimer(), self.renewer(), self.completer(), invoker, most, shares)
+        verbs = self.claimer(), self.renewer(), self.completer()
+        return CallFunctions(runtimes, *verbs, invoker, most, shares, kind)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Coroutine, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import timedelta
 from typing import Any
@@ -39,7 +39,7 @@ from tracelake.dispatcher.maintenance.watch_pools import watch_pools
 from tracelake.dispatcher.outbox.dispatch import EntryDispatcher
 from tracelake.dispatcher.releases.run_releases import RunReleases
 from tracelake.dispatcher.replicas import take_over
-from tracelake.dispatcher.runtimes.call_functions import CallFunctions
+from tracelake.dispatcher.runtimes.call_functions import CallFunctions, JobRunner
 from tracelake.dispatcher.runtimes.known import INVOKERS
 from tracelake.dispatcher.signal import AfterCommit, Signal
 from tracelake.dispatcher.sources.accept_hooks import live_secrets
@@ -69,7 +69,9 @@ async def main(
     *,
     invoker: Invoker | None = None,
     figures: FigureStore | None = None,
+    job_runners: Mapping[str, JobRunner] | None = None,
 ) -> None:
+    """`job_runners`: by runtime."""
     settings = process.settings
     state = settings.state
     dsn, acquire_seconds = required(state.dsn, "state.dsn"), state.acquire_seconds
@@ -101,7 +103,7 @@ async def main(
             places=settings.objects,
             minter=minter,
             credentials=settings.credentials,
-            invokers=INVOKERS if invoker else INVOKERS - {"function"},
+            invokers=invokers_here(invoker, job_runners),
             bundles=settings.bundles,
             failure_alert=settings.dispatcher.failure_alert,
             flow=settings.flow,
@@ -118,9 +120,14 @@ async def main(
         await set_limits(pool, settings.runtimes, settings.operators, settings.limits)
         await release_sources(pool, control.after_commit.sources)
         await take_over(pool, replica)
-        async with dispatching(control, verifier, settings, invoker, figures):
+        async with dispatching(control, verifier, settings, invoker, figures, job_runners=job_runners):
             process.ready("state schema checked; both listeners open")
             await process.stop.wait()
+
+
+def invokers_here(invoker: Invoker | None, job_runners: Mapping[str, JobRunner] | None) -> frozenset[str]:
+    missing = {name for name, there in (("function", invoker), ("job_run", job_runners)) if not there}
+    return INVOKERS - missing
 
 
 def _seal(settings: Settings) -> Seal:
@@ -145,6 +152,8 @@ async def dispatching(
     settings: Settings,
     invoker: Invoker | None = None,
     figures: FigureStore | None = None,
+    *,
+    job_runners: Mapping[str, JobRunner] | None = None,
 ) -> AsyncIterator[dict[str, str]]:
     """Runs listeners and loops while the block runs; gives the addresses of the listeners."""
     async with AsyncExitStack() as stack:
@@ -154,7 +163,13 @@ async def dispatching(
         if functions is not None:
             await functions.put_back_orphans()
             stack.push_async_callback(functions.stop)
-        for loop in loops(control, settings, functions, figures):
+        job_runs = {
+            name: control.start_job_runs(name, runner, settings.emr.max_runs)
+            for name, runner in (job_runners or {}).items()
+        }
+        for runs in job_runs.values():
+            stack.push_async_callback(runs.stop)
+        for loop in loops(control, settings, functions, figures, job_runs):
             stack.push_async_callback(stopped, asyncio.create_task(run_loop(loop)))
         if control.wake_ups is not None:
             publisher = EntryDispatcher(control.hot, control.queue, control.runtimes, control.replica)
@@ -188,12 +203,18 @@ def loops(
     settings: Settings,
     functions: CallFunctions | None = None,
     figures: FigureStore | None = None,
+    job_runs: Mapping[str, CallFunctions] | None = None,
 ) -> list[Loop]:
     beat, pool, objects, kept = settings.dispatcher.beat_seconds, control.pool, control.objects, settings.dispatcher
     after, old = control.after_commit, settings.retention
     scratch, lost = control.places.scratch_bucket, timedelta(seconds=settings.loops.lost_wake_up_seconds)
     signalled: dict[str, tuple[Work, Signal]] = {
-        "drain_outbox": (control.drain(functions.signal if functions else None), after.outbox),
+        "drain_outbox": (
+            control.drain(
+                functions.signal if functions else None, {name: runs.signal for name, runs in (job_runs or {}).items()}
+            ),
+            after.outbox,
+        ),
         "expire_leases": (control.expire_leases(), after.leases),
         "keep_sources_running": (KeepSourcesRunning(pool, after), after.sources),
         "catch_up": (CatchUp(pool, after, settings.loops, control.reuse_outputs()), after.catch_up),
@@ -202,6 +223,8 @@ def loops(
     }
     if functions is not None:
         signalled["call_functions"] = functions, functions.signal
+    for name, runs in (job_runs or {}).items():
+        signalled[f"start_job_runs.{name}"] = runs, runs.signal
     periodic: dict[str, Periodic] = {
         "cancel_retired": CancelRetired(pool, after),
         "delete_orphan_files": DeleteOrphanFiles(pool, objects, scratch),

@@ -186,7 +186,8 @@ def _with_store(name: str, child_settings: Settings, settings: Settings, store: 
 
 def _calls_aws(name: str, settings: Settings) -> bool:
     sends = settings.metrics.cloudwatch_namespace is not None
-    by_service = settings.tokens.signer == "kms" or settings.udf.invoker == "lambda" or sends
+    by_service = settings.tokens.signer != "pem" or settings.udf.invoker == "lambda" or sends
+    by_service |= settings.emr.role_arn is not None
     mints = settings.credentials.role_arn is not None and _without_key(settings.credentials, settings)
     dispatches = name == "dispatcher" and (by_service or mints)
     stores = name in WITH_OBJECTS and _without_key(settings.objects, settings)

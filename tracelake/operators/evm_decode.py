@@ -33,7 +33,7 @@ from tracelake.errors import InvalidAbi, InvalidRequest
 from tracelake.operators.api.context import TaskContext
 from tracelake.operators.api.outcome import OperatorConfig, Outcome
 from tracelake.operators.api.outputs import Output
-from tracelake.operators.api.runtimes import ON_WORKERS
+from tracelake.operators.api.runtimes import ON_SPARK
 from tracelake.operators.helpers.chain_tables import KEYS
 from tracelake.operators.helpers.read_logs import read_logs
 
@@ -170,7 +170,7 @@ def reproduces(_config: Mapping[str, Any], inputs: Sequence[str]) -> bool:
 
 SPEC = OperatorSpec(
     checked_by(Config),
-    frozenset({ON_WORKERS}),
+    ON_SPARK,
     inputs=Count(1, None),
     outputs=Count(1, None),
     storages=(Storage.PARQUET,),

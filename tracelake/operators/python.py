@@ -19,7 +19,7 @@ from tracelake.operators.api.context import Secrets, TaskContext
 from tracelake.operators.api.inputs import WHOLE
 from tracelake.operators.api.outcome import OperatorConfig, Outcome, in_full
 from tracelake.operators.api.outputs import Output
-from tracelake.operators.api.runtimes import ON_WORKERS
+from tracelake.operators.api.runtimes import ON_SPARK
 from tracelake.operators.helpers.declared_lineage import check_lineage, declared_lineage
 from tracelake.wire.task.lifecycle import FireRef
 
@@ -47,7 +47,7 @@ class Config(OperatorConfig):
 
 SPEC = OperatorSpec(
     checked_by(Config),
-    frozenset({ON_WORKERS}),
+    ON_SPARK,
     source_kinds=FIRED,
     outputs=Count(1, None),
     storages=(Storage.PARQUET, Storage.BUFFERED),

@@ -19,7 +19,7 @@ from tracelake.errors import InvalidSql, WorkFailed
 from tracelake.operators.api.context import TaskContext
 from tracelake.operators.api.inputs import WHOLE, InputPartition
 from tracelake.operators.api.outcome import OperatorConfig, Outcome, in_full
-from tracelake.operators.api.runtimes import ON_WORKERS
+from tracelake.operators.api.runtimes import ON_SPARK
 from tracelake.operators.helpers.quality_checks import (
     MOST_ROWS,
     AnyCheck,
@@ -85,7 +85,7 @@ def ignored_settings(config: Mapping[str, Any], _outputs: Sequence[DagOutput]) -
 
 SPEC = OperatorSpec(
     checked_by(Config),
-    frozenset({ON_WORKERS}),
+    ON_SPARK,
     storages=(Storage.PARQUET,),
     ignores=ignored_settings,
     check_wiring=check_wiring,

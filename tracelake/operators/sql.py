@@ -27,7 +27,7 @@ from tracelake.operators.api.context import TaskContext
 from tracelake.operators.api.inputs import WHOLE, needed_frames
 from tracelake.operators.api.outcome import OperatorConfig, Outcome, describe, in_full
 from tracelake.operators.api.outputs import Output
-from tracelake.operators.api.runtimes import ON_WORKERS
+from tracelake.operators.api.runtimes import ON_SPARK
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -121,7 +121,7 @@ def reproduces(config: Mapping[str, Any], inputs: Sequence[str]) -> bool:
 
 SPEC = OperatorSpec(
     checked_by(Config),
-    frozenset({ON_WORKERS}),
+    ON_SPARK,
     canonical=canonical,
     storages=(Storage.PARQUET, Storage.BUFFERED),
     ignores=files_of_tables,

@@ -48,7 +48,7 @@ from tracelake.settings.root import (
     shown,
 )
 from tracelake.settings.rpc_pools import RpcPoolSettings
-from tracelake.settings.runtimes import RUNTIMES, SANDBOXES, OperatorSettings, RuntimeSettings
+from tracelake.settings.runtimes import JOB_RUNS, RUNTIMES, SANDBOXES, EmrSettings, OperatorSettings, RuntimeSettings
 from tracelake.settings.secrets.references import SecretReference
 from tracelake.settings.secrets.resolve import references_in, with_values
 from tracelake.settings.secrets.secrets_manager import SecretsManagerSettings
@@ -59,6 +59,7 @@ from tracelake.settings.udf import UdfSettings
 
 __all__ = [
     "ANY_NAME",
+    "JOB_RUNS",
     "RUNTIMES",
     "SANDBOXES",
     "AwsSettings",
@@ -68,6 +69,7 @@ __all__ = [
     "DataSettings",
     "DeliverySettings",
     "DispatcherSettings",
+    "EmrSettings",
     "EndpointSettings",
     "FlowSettings",
     "GatewaySettings",

@@ -89,8 +89,10 @@ class ClientSettings(Group):
 class TokenSettings(Group):
     """Capability tokens of tasks: the keys that sign them, and how verifiers keep up with the keys."""
 
-    signer: Literal["pem", "kms"] = setting(
-        "pem", "Which keys sign: those of PEM files, or those of KMS, with credentials by AWS's own chain."
+    signer: Literal["pem", "kms", "kms_sealed"] = setting(
+        "pem",
+        "Which keys sign: those of PEM files; those of KMS, one request for each token; or data keys that a key of KMS"
+        " encrypts, in the object store, which sign in the Dispatchers.",
     )
     kms_region: str = setting("us-east-1", "The region of the keys in KMS.", pattern=r"^[a-z0-9-]+$")
     kms_endpoint: str | None = setting(None, "The server of KMS; unset: AWS.", unit="URL", pattern=URL)
@@ -98,6 +100,11 @@ class TokenSettings(Group):
         "alias/trace-task-",
         "Keys of KMS with an alias that begins so sign; a key of yours is added by such an alias.",
         pattern=r"^alias/[A-Za-z0-9/_-]{1,200}$",
+    )
+    kms_sealing_key: str | None = setting(
+        None,
+        "The key of KMS that encrypts data keys, by its id, ARN or alias; needed by the signer kms_sealed.",
+        pattern=r"^[A-Za-z0-9:/_-]{1,2048}$",
     )
 
     issuer: str = setting(
@@ -132,8 +139,10 @@ class TokenSettings(Group):
 
     @model_validator(mode="after")
     def _of_one_signer(self) -> Self:
-        if self.signer == "kms" and self.key_folder is not None:
-            raise ValueError("key_folder belongs to the signer pem; the signer is kms")
+        if self.signer != "pem" and self.key_folder is not None:
+            raise ValueError(f"key_folder belongs to the signer pem; the signer is {self.signer}")
+        if (self.signer == "kms_sealed") != (self.kms_sealing_key is not None):
+            raise ValueError("the signer kms_sealed needs kms_sealing_key, and no other signer has one")
         defaults = type(self).model_fields
         names = ("kms_region", "kms_endpoint", "kms_alias_prefix")
         given = [name for name in names if getattr(self, name) != defaults[name].default]

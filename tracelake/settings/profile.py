@@ -77,9 +77,13 @@ def values_of(aws: AwsSettings, given: Mapping[str, Any]) -> dict[str, Any]:
         values["queue"] = {"backend": "sqs", "prefix": f"{name}-", "cloudwatch_endpoint": aws.endpoint, **place}
     if _chooses(given, "tokens", "signer", "kms"):
         values["tokens"] = {"signer": "kms", "kms_alias_prefix": f"alias/{name}-task-", **_named("kms", place)}
+    elif _chooses(given, "tokens", "signer", "kms_sealed"):
+        values["tokens"] = _named("kms", place)
     if _chooses(given, "udf", "invoker", "lambda"):
         values["udf"] = {"invoker": "lambda", "lambda_function": f"{name}-runner", **_named("lambda", place)}
         values["runtimes"] = {"lambda": {"timeout_seconds": FUNCTION_SECONDS}}
+    role = {"role_arn": f"arn:aws:iam::{aws.account}:role/{name}-job"} if _has_application(given) else {}
+    values["emr"] = {**place, **role}
     if _chooses(given, "objects", "backend", "s3"):
         values["objects"] = {"backend": "s3", "bucket": bucket, "scratch_bucket": scratch, **place}
         values["credentials"] = {"role_arn": f"arn:aws:iam::{aws.account}:role/{name}-task", **place}
@@ -90,6 +94,11 @@ def values_of(aws: AwsSettings, given: Mapping[str, Any]) -> dict[str, Any]:
 
 def _chooses(given: Mapping[str, Any], group: str, switch: str, ours: str) -> bool:
     return bool(_group(given, group).get(switch, ours) == ours)
+
+
+def _has_application(given: Mapping[str, Any]) -> bool:
+    runtimes = _group(given, "runtimes")
+    return any(_group(runtimes, name).get("application") for name in runtimes)
 
 
 def _group(given: Mapping[str, Any], name: str) -> Mapping[str, Any]:

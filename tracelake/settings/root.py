@@ -36,7 +36,7 @@ from tracelake.settings.login_rules import LoginRule
 from tracelake.settings.profile import AwsSettings
 from tracelake.settings.retention import RetentionSettings
 from tracelake.settings.rpc_pools import RpcPoolSettings
-from tracelake.settings.runtimes import RUNTIMES, OperatorSettings, RuntimeSettings
+from tracelake.settings.runtimes import RUNTIMES, EmrSettings, OperatorSettings, RuntimeSettings
 from tracelake.settings.secrets.hooks import HookSecret
 from tracelake.settings.secrets.jobs import JobSecret
 from tracelake.settings.secrets.references import is_reference
@@ -109,6 +109,7 @@ class Settings(BaseSettings):
     sink: SinkSettings = SinkSettings()
     delivery: DeliverySettings = DeliverySettings()
     udf: UdfSettings = UdfSettings()
+    emr: EmrSettings = EmrSettings()
     spark: SparkSettings = SparkSettings()
     up: UpSettings = UpSettings()
     log: LogSettings = LogSettings()
@@ -144,6 +145,24 @@ class Settings(BaseSettings):
         if udf.invoker == "lambda" and isinstance(objects, ObjectSettings) and objects.backend == "disk":
             raise ValueError("the invoker lambda needs objects.backend: s3, since Lambda cannot read a disk")
         return udf
+
+    @field_validator("emr")
+    @classmethod
+    def _has_applications_by_trust(cls, emr: EmrSettings, info: ValidationInfo) -> EmrSettings:
+        """Workers of an application are used again, so code that is trusted never shares one with code that is not."""
+        runtimes: Mapping[str, RuntimeSettings] = info.data.get("runtimes", {})
+        objects, trust = info.data.get("objects"), dict[str, tuple[str, bool]]()
+        for name, runtime in runtimes.items():
+            if runtime.application is None:
+                continue
+            if emr.role_arn is None:
+                raise ValueError(f"runtime {name} has an application, so emr.role_arn must be set")
+            if isinstance(objects, ObjectSettings) and objects.backend == "disk":
+                raise ValueError(f"runtime {name} needs objects.backend: s3, since EMR Serverless cannot read a disk")
+            other, untrusted = trust.setdefault(runtime.application, (name, runtime.untrusted))
+            if untrusted != runtime.untrusted:
+                raise ValueError(f"runtimes {other} and {name} differ in `untrusted`: each needs an application")
+        return emr
 
     @property
     def object_folder(self) -> Path:

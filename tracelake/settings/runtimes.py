@@ -1,4 +1,4 @@
-"""Where tasks run: each runtime by its name, and those that there are without being set."""
+"""Where tasks run: each runtime by its name, those that there are without being set, and what job runs share."""
 
 from __future__ import annotations
 
@@ -7,7 +7,10 @@ from typing import Any, Final, Literal, Self
 
 from pydantic import model_validator
 
-from tracelake.settings.base import Group, setting
+from tracelake.settings.base import URL, Group, setting
+
+APPLICATION: Final = r"^[0-9a-z]{1,64}$"
+"""The id of an application of EMR Serverless."""
 
 
 def _most_in_flight() -> Any:
@@ -24,14 +27,21 @@ def _most_in_flight() -> Any:
 class RuntimeSettings(Group):
     """Where tasks run (`runtime:` in YAML): how they get there, and the defaults of the YAML's fields."""
 
-    invoker: Literal["in_process", "queue", "function"] = setting(
-        "queue", "How a task gets there: run by the Dispatcher, woken on a queue, or a function is called with it."
+    invoker: Literal["in_process", "queue", "function", "job_run"] = setting(
+        "queue",
+        "How a task gets there: run by the Dispatcher, woken on a queue, a function is called with it, or a job run of"
+        " EMR Serverless is started for it.",
     )
     queue: str | None = setting(
         None,
         "The queue on which its workers wait; needed by the invoker `queue`. Tasks of `bulk` priority have another,"
         " whose name is this one with `-bulk`.",
         pattern=r"^[A-Za-z0-9_-]{1,59}$",
+    )
+    application: str | None = setting(
+        None,
+        "The id of the application of EMR Serverless in which its job runs start; only for the invoker `job_run`.",
+        pattern=APPLICATION,
     )
     untrusted: bool = setting(
         default=False,
@@ -63,11 +73,39 @@ class RuntimeSettings(Group):
     def _can_be_kept(self) -> Self:
         if (self.invoker == "queue") != (self.queue is not None):
             raise ValueError("the invoker `queue` needs a queue, and no other invoker has one")
+        if self.application is not None and self.invoker != "job_run":
+            raise ValueError("an application belongs to the invoker `job_run`")
         if 2 * (self.heartbeat_interval_seconds or 1) > self.heartbeat_timeout_seconds:
             raise ValueError("heartbeat_interval_seconds must fit twice into heartbeat_timeout_seconds")
         if self.retry_max_backoff_seconds < self.retry_backoff_seconds:
             raise ValueError("retry_max_backoff_seconds must not be smaller than retry_backoff_seconds")
         return self
+
+
+class EmrSettings(Group):
+    """Job runs of EMR Serverless: what is common to those of all runtimes. Each runtime names its application."""
+
+    role_arn: str | None = setting(
+        None,
+        "The role of job runs; each has of it only what the session policy of its task allows. Needed by runtimes that"
+        " have an `application`.",
+        unit="ARN",
+        pattern=r"^arn:aws[a-z-]*:iam::\d{12}:role/[\w+=,.@/-]+$",
+    )
+    region: str = setting("us-east-1", "The region of the applications.", pattern=r"^[a-z0-9-]+$")
+    endpoint: str | None = setting(None, "The server of EMR Serverless; unset: AWS.", unit="URL", pattern=URL)
+    entry_point: str = setting(
+        "local:///opt/trace/deploy/job_run.py",
+        "The script that job runs begin with, in the image of the applications.",
+        pattern=r"^(local|s3|file)://",
+    )
+    submit_parameters: str | None = setting(
+        None,
+        "Parameters of spark-submit for every job run, such as `--conf spark.executor.cores=4`.",
+        unit="text",
+    )
+    max_runs: int = setting(50, "Job runs at once of one Dispatcher.", unit="count", ge=1, le=1000)
+    poll_seconds: float = setting(10.0, "How often the state of a job run is looked at.", unit="s", gt=0, le=300)
 
 
 class OperatorSettings(Group):
@@ -78,6 +116,8 @@ class OperatorSettings(Group):
 
 SANDBOXES: Final = "ecs_udf"
 """The runtime whose tasks the runner claims."""
+JOB_RUNS: Final = "emr_serverless"
+"""The runtime whose tasks are job runs of EMR Serverless, each with the rights of its own token."""
 
 RUNTIMES: Mapping[str, RuntimeSettings] = {
     "dispatcher": RuntimeSettings(invoker="in_process"),
@@ -86,6 +126,10 @@ RUNTIMES: Mapping[str, RuntimeSettings] = {
     # The Dispatcher keeps the leases of functions itself, every few seconds: a dead one is noticed soon.
     "lambda": RuntimeSettings(
         invoker="function", untrusted=True, heartbeat_timeout_seconds=30, heartbeat_interval_seconds=10
+    ),
+    # A job run takes minutes to start. Until it does, its lease is kept by the Dispatcher that started it.
+    JOB_RUNS: RuntimeSettings(
+        invoker="job_run", untrusted=True, heartbeat_timeout_seconds=600, heartbeat_interval_seconds=30
     ),
 }
 """The default runtimes. What is set changes or adds to them, field by field."""

@@ -45,7 +45,8 @@ class HeldWakeup:
 class LeaseKeeper:
     """`run` returns only when the lease is lost. The newest token is in `api.token`."""
 
-    def __init__(self, claimed: Claimed, api: WorkerTaskApi, tasks: TaskClient, wake_up: HeldWakeup) -> None:
+    def __init__(self, claimed: Claimed, api: WorkerTaskApi, tasks: TaskClient, wake_up: HeldWakeup | None) -> None:
+        """`wake_up`: None where no queue brought the task."""
         self._claimed = claimed
         self._api = api
         self._tasks = tasks
@@ -94,6 +95,8 @@ class LeaseKeeper:
 
     async def _hold(self) -> None:
         """Extends the wake-up. If that fails another worker may receive it, which finds the task running."""
+        if self._wake_up is None:
+            return
         try:
             async with asyncio.timeout(POLL_SECONDS):
                 await self._wake_up.extend()

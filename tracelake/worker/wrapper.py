@@ -8,21 +8,18 @@ queued again.
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import suppress
-from contextvars import copy_context
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, TypeVar
 from uuid import UUID, uuid4
 
 import msgspec
 import structlog
 
 from tracelake.capability.log_context import task_fields
-from tracelake.errors import BadInput, Conflict, Incompatible, LeaseLost, Refused, TraceError, Unavailable
+from tracelake.errors import TraceError, Unavailable
 from tracelake.ports import Delivery, Queue, Receipt
 from tracelake.runtime.background import in_background
 from tracelake.runtime.coalesce import Coalesced
@@ -34,10 +31,10 @@ from tracelake.runtime.retry import retry_with_backoff, sleep_after_outage
 from tracelake.runtime.tracing import span
 from tracelake.wire.client import DispatcherClient, TaskClient
 from tracelake.wire.task.lifecycle import Claimed, NotClaimed, Wakeup
-from tracelake.wire.task.outputs import CompleteAnswer, CompleteRequest
 from tracelake.worker.lease_keeper import VISIBILITY, HeldWakeup, LeaseKeeper
 from tracelake.worker.listen_for_stops import listen_for_stops
-from tracelake.worker.run_task import MAX_ERROR_CHARS, Finished, RunsTasks
+from tracelake.worker.run_claimed import ClaimedTasks, is_source
+from tracelake.worker.run_task import RunsTasks
 from tracelake.worker.task_api import WorkerTaskApi
 from tracelake.worker.tier_slots import TierSlots
 
@@ -51,10 +48,6 @@ SLOW_SECONDS = 0.05
 """Many times what a claim takes. One that takes longer delays no other task: more is received, and claimed beside it.
 Without this pause each call would be for fewer tasks, and a task cost a quarter more.
 """
-AGAIN_SECONDS = 0.5
-"""How often a task whose lease is lost is asked to end."""
-
-T = TypeVar("T")
 Answer = Claimed | NotClaimed
 Acknowledger = Coalesced[Delivery, None]
 
@@ -109,6 +102,10 @@ class Wrapper:
             for api in self.sources:  # which would never finish by themselves
                 api.stop_requested.set()
 
+    @property
+    def _claimed(self) -> ClaimedTasks:
+        return ClaimedTasks(self.tasks, self.runner, self.metrics, self.sources, self.keepers)
+
     def _ack(self, stop: asyncio.Event) -> Acknowledger:
         """One call at a time for each queue, each for all wake-ups that ended since the last."""
 
@@ -134,7 +131,7 @@ class Wrapper:
             for delivery in deliveries:
                 answer = answers.get(delivery.receipt)
                 task = start(delivery, answer) if answer else None
-                if task is None or _is_source(answer):  # a source mostly waits, and would never free its slot
+                if task is None or is_source(answer):  # a source mostly waits, and would never free its slot
                     tiers.free(delivery)
                 else:
                     tiers.free_after(task, delivery)
@@ -167,91 +164,13 @@ class Wrapper:
                     span("run", **subject),
                     self.metrics.tasks_running.labels(subject["org"]).track_inprogress(),
                 ):
-                    await self._run_claimed(answer, delivery, threads)
+                    await self._claimed.run(answer, threads, HeldWakeup(self.queue, delivery))
             else:
                 log.info("not claimed", because=answer.reason, body=delivery.body[:200].decode(errors="replace"))
             await ack(delivery)
             crash_point("wrapper.acknowledged")
         except Exception:
             log.exception("wake-up failed", body=delivery.body[:200].decode(errors="replace"))
-
-    async def _run_claimed(self, claimed: Claimed, delivery: Delivery, threads: Executor) -> None:
-        api = WorkerTaskApi(claimed, self.tasks)
-        keeper = LeaseKeeper(claimed, api, self.tasks, HeldWakeup(self.queue, delivery))
-        lease = asyncio.create_task(keeper.run())
-        work = _in_thread(threads, partial(self.runner.run, claimed, api))
-        if _is_source(claimed):
-            self.sources.add(api)
-        self.keepers.add(keeper)
-        log.info("runs", operator=claimed.task.operator)
-        outcome, began = "Lost", time.perf_counter()
-        try:
-            either: set[asyncio.Future[Any]] = {lease, work}
-            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
-            if not work.done():
-                log.warning("lease lost", because=lease.result())
-                api.lost.set()
-                await self._end(work, claimed, threads)
-                return
-            crash_point("wrapper.operator_done")
-            outcome = await self._report(api, claimed, work.result(), lease)
-        finally:
-            self.sources.discard(api)
-            self.keepers.discard(keeper)
-            api.lost.set()
-            lease.cancel()
-            await asyncio.wait({lease})
-            self._count(claimed, outcome, time.perf_counter() - began)
-
-    async def _end(self, work: asyncio.Future[Finished], claimed: Claimed, threads: Executor) -> None:
-        """Its slot is freed only when it has ended. Spark ignores an interrupt that came before its job."""
-        while not work.done():
-            await _in_thread(threads, partial(self.runner.cancel, claimed))
-            await asyncio.wait({work}, timeout=AGAIN_SECONDS)
-
-    async def _report(self, api: WorkerTaskApi, claimed: Claimed, finished: Finished, lease: asyncio.Task[str]) -> str:
-        """Retries until it is answered, or the lease is lost: then it no longer matters. Returns how it ended."""
-        while not lease.done():
-            try:
-                answer = await self._complete(api, finished.request, lease)
-            except Unavailable:
-                break
-            except (LeaseLost, Refused, BadInput) as refusal:
-                log.warning("completion refused", **refusal.as_dict())
-                if isinstance(refusal, LeaseLost) or finished.request.status == "Failed":
-                    return "Refused"
-                finished = Finished(_failed(finished.request, refusal))
-            else:
-                crash_point("wrapper.completed")
-                log.info("completed", status=answer.status)
-                self._count_left_out(claimed, finished)
-                if finished.after_commit is not None and answer.status == "Completed":
-                    await asyncio.to_thread(finished.after_commit, answer.commits or {})
-                return answer.status
-        return "Lost"
-
-    async def _complete(self, api: WorkerTaskApi, request: CompleteRequest, lease: asyncio.Task[str]) -> CompleteAnswer:
-        return await retry_with_backoff(lambda: self.tasks.complete(api.token, request), is_over=lease.done)
-
-    def _count(self, claimed: Claimed, outcome: str, seconds: float) -> None:
-        subject = task_fields(claimed)
-        self.metrics.worker_tasks.labels(subject["org"], subject["dag"], subject["job"], outcome).inc()
-        self.metrics.worker_seconds.labels(subject["org"], subject["dag"], subject["job"]).observe(seconds)
-
-    def _count_left_out(self, claimed: Claimed, finished: Finished) -> None:
-        subject = task_fields(claimed)
-        for reason, count in finished.left_out.items():
-            self.metrics.left_out.labels(subject["org"], subject["dag"], subject["job"], reason).inc(count)
-
-
-def _in_thread(threads: Executor, call: Callable[[], T]) -> asyncio.Future[T]:
-    """As `asyncio.to_thread`, whose pool has a number of threads that follows from the cores: fewer than slots."""
-    return asyncio.get_running_loop().run_in_executor(threads, partial(copy_context().run, call))
-
-
-def _is_source(answer: Answer | None) -> bool:
-    """Whether it runs until it is asked to stop."""
-    return isinstance(answer, Claimed) and answer.task.timeout_seconds is None
 
 
 def _task_of(delivery: Delivery) -> UUID | None:
@@ -260,17 +179,3 @@ def _task_of(delivery: Delivery) -> UUID | None:
     except msgspec.DecodeError:
         log.exception("not a wake-up", body=delivery.body[:200].decode(errors="replace"))
         return None
-
-
-def _failed(request: CompleteRequest, refusal: TraceError) -> CompleteRequest:
-    """Reports the refusal, so that people see it and, if that may help, the task is retried."""
-    hint = f" ({refusal.hint})" if refusal.hint else ""
-    return CompleteRequest(
-        task_id=request.task_id,
-        attempt=request.attempt,
-        lease_token=request.lease_token,
-        status="Failed",
-        error_message=f"the completion was refused: {refusal.message}{hint}"[:MAX_ERROR_CHARS],
-        retryable=isinstance(refusal, Conflict) and not isinstance(refusal, Incompatible),
-        requests=request.requests,
-    )

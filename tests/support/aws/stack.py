@@ -23,12 +23,14 @@ GIVEN: Final = {
     "RunnerBucket": "artifacts",
     "RunnerKey": "runner.zip",
 }
+APPLICATION: Final = "AWS::EMRServerless::Application"
 ARNS: Final = {
     "AWS::IAM::Role": "arn:aws:iam::{account}:role/{name}",
     "AWS::S3::Bucket": "arn:aws:s3:::{name}",
     "AWS::SQS::Queue": "arn:aws:sqs:{region}:{account}:{name}",
     "AWS::KMS::Key": "arn:aws:kms:{region}:{account}:key/{name}",
     "AWS::Lambda::Function": "arn:aws:lambda:{region}:{account}:function:{name}",
+    APPLICATION: "arn:aws:emr-serverless:{region}:{account}:/applications/{name}",
     "AWS::SecretsManager::Secret": "arn:aws:secretsmanager:{region}:{account}:secret:{name}-AbCdEf",
 }
 NAMES: Final = ("RoleName", "BucketName", "QueueName", "FunctionName", "Name")
@@ -76,6 +78,10 @@ class Stack:
                 return self._ref(name)
             case {"Fn::GetAtt": [str(name), str(what)]}:
                 return self._attribute(name, what)
+            case {"Fn::Sub": [str(text), dict(values)]}:
+                for name, given in values.items():
+                    text = text.replace(f"${{{name}}}", self.resolve(given))
+                return self.resolve({"Fn::Sub": text})
             case {"Fn::Sub": str(text)}:
                 return re.sub(r"\$\{([\w:.]+)\}", lambda found: self._variable(found[1]), text)
             case {"Fn::If": [_, then, _]}:
@@ -107,6 +113,8 @@ class Stack:
     def _name(self, logical: str) -> str:
         if logical in self.names:
             return self.names[logical]
+        if self.document["Resources"][logical]["Type"] == APPLICATION:
+            return f"00{logical.lower()}"  # an id, whatever its name is
         properties = self.document["Resources"][logical]["Properties"]
         given = next((properties[key] for key in NAMES if key in properties), None)
         return str(self.resolve(given)) if isinstance(given, str | dict) else logical

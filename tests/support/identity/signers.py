@@ -10,7 +10,9 @@ from pathlib import Path
 
 from tests.support.identity.tokens import Key, pem, put
 from tracelake.adapters.aws.service import AwsService
+from tracelake.adapters.objects_disk import DiskObjects
 from tracelake.adapters.signer_kms import KmsSigner
+from tracelake.adapters.signer_kms_sealed import KmsSealedSigner
 from tracelake.adapters.signer_pem import PemSigner
 from tracelake.errors import SigningUnavailable
 from tracelake.ports import KeyPlan, Signer
@@ -62,6 +64,30 @@ async def kms_signers(settings: TokenSettings) -> AsyncIterator[Signers]:
         yield Signers(opened, add_key)
         for signer in made:
             await signer.close()
+
+
+@asynccontextmanager
+async def sealed_signers(endpoint: str, folder: Path) -> AsyncIterator[Signers]:
+    """Data keys in a folder, encrypted by a new key of KMS."""
+    made: list[KmsSealedSigner] = []
+    async with a_kms(TokenSettings(signer="kms", kms_endpoint=endpoint)) as kms:
+        key = str((await kms.call("create_key"))["KeyMetadata"]["KeyId"])
+        settings = sealed_settings(endpoint, key)
+
+        def opened() -> KmsSealedSigner:
+            made.append(KmsSealedSigner(settings, DiskObjects(folder), "trace"))
+            return made[-1]
+
+        async def add_key() -> None:
+            await opened().rotate()
+
+        yield Signers(opened, add_key)
+        for signer in made:
+            await signer.close()
+
+
+def sealed_settings(endpoint: str, key: str) -> TokenSettings:
+    return TokenSettings(signer="kms_sealed", kms_endpoint=endpoint, kms_sealing_key=key)
 
 
 @asynccontextmanager

@@ -24,7 +24,11 @@ REFUSAL = "<ErrorResponse><Error><Type>Sender</Type><Code>{code}</Code><Message>
 class StsStub:
     def __init__(self) -> None:
         self.asked: list[dict[str, str]] = []
+        self.signed: list[str] = []
+        """With which key each request was: `KEY/date/region/...`."""
         self.refuses: tuple[int, str] | None = None
+        self.times = 10**9
+        """How many requests are refused."""
         self.held = asyncio.Event()
         """Answers wait until it is set."""
         self.held.set()
@@ -36,7 +40,9 @@ class StsStub:
         self.asked.append(asked)
         self.heard.set()
         await self.held.wait()
-        if self.refuses is not None:
+        self.signed.append(request.headers.get("Authorization", "").partition("Credential=")[2])
+        if self.refuses is not None and self.times:
+            self.times -= 1
             status, code = self.refuses
             return web.Response(status=status, text=REFUSAL.format(code=code), content_type="text/xml")
         until = datetime.now(UTC) + timedelta(seconds=int(asked["DurationSeconds"]))

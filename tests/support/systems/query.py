@@ -23,6 +23,7 @@ from pydantic import SecretStr
 from tests.support.dispatcher.control import Org, an_org, deployed_and_active
 from tests.support.identity.service_tokens import TOKENS, AsGateway, as_service
 from tests.support.operators import registered
+from tests.support.systems.balancer import Balancer, balancing
 from tests.support.systems.operators import Numbers, OperatorSystem, operator, operator_system
 from tests.support.systems.walk import working
 from tests.support.tls import https
@@ -214,6 +215,25 @@ async def another_service(system: QuerySystem, **query: Any) -> AsyncIterator[Qu
     settings = system.settings.model_copy(update=changed)
     async with _query_service(system.operators, settings, system.key, system.spark, system.rival) as other:
         yield other
+
+
+@asynccontextmanager
+async def behind_one_address(*systems: QuerySystem) -> AsyncIterator[tuple[QuerySystem, Balancer]]:
+    """A Gateway that reaches the Query services of these systems by one address, on a new connection for each call."""
+    first, walk = systems[0], systems[0].operators.walk
+    ports = [system.query_internal.base_url.port for system in systems]
+    async with (
+        balancing(*(port for port in ports if port is not None)) as balancer,
+        https(
+            f"https://127.0.0.1:{balancer.port}",
+            walk.ca,
+            auth=AsGateway("query"),
+            limits=httpx.Limits(max_keepalive_connections=0),
+        ) as inside,
+        _gateway(first.settings, walk.dispatcher, inside) as url,
+        https(url, walk.ca) as gateway,
+    ):
+        yield replace(first, gateway=gateway, query_internal=inside), balancer
 
 
 @asynccontextmanager

@@ -13,11 +13,13 @@ from uuid import UUID, uuid4
 
 import httpx
 
+from tests.support.aws.emr_server import APPLICATION
 from tests.support.dispatcher.control import Org, an_org, control_for, deployed_and_active
 from tests.support.identity.service_tokens import AnyService, store_service_tokens
 from tests.support.tls import https, tls_in, trusting
 from tests.support.verbs import trigger
 from tests.support.waiting import until
+from tracelake.adapters.invoker_emr import EmrJobRunner
 from tracelake.capability.verifier import Verifier
 from tracelake.dispatcher.control import Control
 from tracelake.dispatcher.dags.deploy import Deployed
@@ -29,9 +31,11 @@ from tracelake.operators.api.outcome import Outcome
 from tracelake.ports import CredentialMinter, Invoker, ObjectStore
 from tracelake.runtime.http_client import close_when_canceled
 from tracelake.settings import (
+    JOB_RUNS,
     DispatcherSettings,
     ObjectSettings,
     QueueSettings,
+    RuntimeSettings,
     TokenSettings,
     load_settings,
 )
@@ -154,13 +158,15 @@ async def walking(
     minter: CredentialMinter | None = None,
     places: ObjectSettings | None = None,
     invoker: Invoker | None = None,
+    job_runner: Callable[[Control, Path], EmrJobRunner] | None = None,
     task_port: int = 0,
     seal: Seal | None = None,
     line: Callable[[httpx.AsyncBaseTransport], httpx.AsyncBaseTransport] = lambda as_it_is: as_it_is,
 ) -> AsyncIterator[Walk]:
     """A Dispatcher with its listeners and loops; a second one is a second call that deploys nothing.
 
-    `line` wraps the transport from workers to the Dispatcher's internal API.
+    `line` wraps the transport from workers to the Dispatcher's internal API. `job_runner` makes what runs the tasks of
+    `emr_serverless`, given the file of the certificates' authority.
     """
     tls = tls_in(tmp_path / "tls")
     assert tls.ca is not None
@@ -175,12 +181,14 @@ async def walking(
             objects=objects or bare.objects,
             minter=minter,
             places=places or bare.places,
-            invokers=INVOKERS if invoker else bare.invokers,
+            invokers=INVOKERS if invoker or job_runner else bare.invokers,
+            runtimes=with_job_runs(bare.runtimes) if job_runner else bare.runtimes,
             task_url=f"https://127.0.0.1:{task_port}",
         )
         org = await _deployed(control) if deploys else await _found(control)
+        runners = {JOB_RUNS: job_runner(control, tls.ca)} if job_runner else {}
         async with (
-            dispatching(control, verifier, settings, invoker) as listeners,
+            dispatching(control, verifier, settings, invoker, job_runners=runners) as listeners,
             https(
                 listeners["dispatcher_internal"],
                 tls.ca,
@@ -190,6 +198,13 @@ async def walking(
             https(listeners["dispatcher_task"], tls.ca) as task,
         ):
             yield Walk(control, org, DispatcherClient(internal), TaskClient(task), listeners, tls.ca)
+        for runner in runners.values():
+            await runner.close()
+
+
+def with_job_runs(runtimes: Mapping[str, RuntimeSettings]) -> Mapping[str, RuntimeSettings]:
+    changed = runtimes[JOB_RUNS].model_copy(update={"application": APPLICATION})
+    return {**runtimes, JOB_RUNS: changed}
 
 
 @asynccontextmanager

@@ -23,6 +23,8 @@ OF_KMS: Final = "Access to KMS is not allowed"
 """What Secrets Manager says of a secret that a key of KMS encrypts which the caller may not use."""
 NAMES: Final = ("QueueUrl", "QueueName", "KeyId", "SecretId", "FunctionName", "Bucket")
 """Parameters that name what a call is about."""
+OTHER_PREFIXES: Final = {"service-quotas": "servicequotas"}
+"""Of services whose rights begin with another name."""
 OTHER_ACTIONS: Final = {"Invoke": "InvokeFunction"}
 """Of calls whose right has another name."""
 FAULT: Final = 500
@@ -103,4 +105,4 @@ def _denied(code: str, text: str, service: str, operation: str, parameters: Mapp
 def iam_action(service: str, operation: str) -> str:
     """The right that a call needs; batches need that of the single call."""
     name = "".join(part.title() for part in operation.split("_"))
-    return f"{service}:{OTHER_ACTIONS.get(name, name.removesuffix('Batch'))}"
+    return f"{OTHER_PREFIXES.get(service, service)}:{OTHER_ACTIONS.get(name, name.removesuffix('Batch'))}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Final
+from typing import Any, Final
 
 from tracelake.adapters.aws.service import AwsService
 from tracelake.errors import CredentialsUnavailable
@@ -19,8 +19,9 @@ class AwsIdentity:
     def __init__(self, settings: AwsSettings) -> None:
         """Opens nothing yet."""
         region = settings.region or "us-east-1"
-        self._sts, self._iam = (
-            AwsService(name, region, settings.endpoint, unavailable=CredentialsUnavailable) for name in ("sts", "iam")
+        self._sts, self._iam, self._quotas = (
+            AwsService(name, region, settings.endpoint, unavailable=CredentialsUnavailable)
+            for name in ("sts", "iam", "service-quotas")
         )
 
     async def caller(self) -> tuple[str, str]:
@@ -47,7 +48,20 @@ class AwsIdentity:
         allowed = {item["EvalActionName"].lower() for item in results if item["EvalDecision"] == ALLOWED}
         return [action for action in actions if action.lower() not in allowed]
 
+    async def quota(self, service: str, name: str) -> float | None:
+        """Of the account in this region, by the name that AWS shows; None: there is none of that name."""
+        more: dict[str, Any] = {}
+        while True:
+            answer = await self._quotas.call("list_service_quotas", ServiceCode=service, **more)
+            for item in answer["Quotas"]:
+                if item["QuotaName"] == name:
+                    return float(item["Value"])
+            if not answer.get("NextToken"):
+                return None
+            more = {"NextToken": answer["NextToken"]}
+
     async def close(self) -> None:
+        await self._quotas.close()
         await self._sts.close()
         await self._iam.close()
 

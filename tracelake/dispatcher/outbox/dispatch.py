@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Final
 from uuid import UUID
@@ -47,7 +47,8 @@ class OutboxEntry:
     message: bytes = b""
     group: QueueGroup | None = None
     task_id: UUID | None = None
-    function: bool = False
+    called: Signal | None = None
+    """Of what calls the function or starts the job run: notified when the task is woken."""
 
 
 @dataclass(frozen=True)
@@ -56,8 +57,8 @@ class EntryDispatcher:
     queue: Queue
     runtimes: Mapping[str, RuntimeSettings]
     replica: str
-    functions: Signal | None = None
-    """Notified of tasks that run as functions; None: this Dispatcher calls none."""
+    called: Mapping[str, Signal] = field(default_factory=dict)
+    """By runtime: notified of tasks for which a function is called or a job run started from here."""
     run_here: Callable[[Sequence[UUID]], Awaitable[object]] | None = None
     """Runs tasks in this process; None where only messages are published."""
 
@@ -68,8 +69,8 @@ class EntryDispatcher:
         match runtime.invoker if runtime else None:
             case "in_process":
                 return OutboxEntry(wake_up.entry, task_id=task_id)
-            case "function" if self.functions is not None:
-                return OutboxEntry(wake_up.entry, task_id=task_id, function=True)
+            case "function" | "job_run" if payload["runtime"] in self.called:
+                return OutboxEntry(wake_up.entry, task_id=task_id, called=self.called[payload["runtime"]])
             case "queue" if runtime and runtime.queue:
                 # Entries of an earlier version name neither tier nor job.
                 queue = queue_of_tier(runtime.queue, Priority(payload.get("priority", Priority.NORMAL)))
@@ -79,15 +80,15 @@ class EntryDispatcher:
                 return OutboxEntry(wake_up.entry)
 
     async def dispatch(self, entries: Sequence[OutboxEntry]) -> None:
-        called = [entry.id for entry in entries if entry.function]
+        called = {entry.id: entry.called for entry in entries if entry.called is not None}
         await self.mark([*await self.publish(entries), *called])
-        if called and self.functions is not None:  # Queued and woken: the loop finds them among the tasks
-            self.functions.notify()
+        for signal in set(called.values()):  # Queued and woken: the loop finds them among the tasks
+            signal.notify()
         unknown = [entry.id for entry in entries if entry.queue is None and entry.task_id is None]
         if unknown:
             error = "its runtime is not in the settings of this Dispatcher, or its invoker is not there"
             await self.postpone(unknown, error, delay=UNKNOWN_RUNTIME_DELAY)
-        await self._run_here({entry.task_id: entry.id for entry in entries if entry.task_id and not entry.function})
+        await self._run_here({entry.task_id: entry.id for entry in entries if entry.task_id and not entry.called})
 
     async def publish(self, entries: Sequence[OutboxEntry]) -> list[int]:
         """Publishes those that are messages; the ids of those that were, to be marked."""

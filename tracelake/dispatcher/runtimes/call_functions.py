@@ -1,9 +1,12 @@
-"""Tasks of `runtime: lambda`: claimed here, and passed to a function with all that it needs; no queue in between.
+"""Tasks of functions and job runs: claimed here, and passed on with all that they need; no queue in between.
 
 The claim comes first, so what is invoked is leased, and a Dispatcher that dies leaves a lease that runs out. While a
 function runs, its lease is kept from here (it may keep it itself as well), and when the attempt is over for any reason,
 the call is given up, which ends the function where its host can do that. What a function reports itself is what counts;
 one that fails, or returns without a report, has its attempt failed at once.
+
+A job run (EMR Serverless) is called in the same way, but keeps its lease itself once it has begun: a Dispatcher that
+stops leaves it running, and nobody waits for it any more.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, Literal, Protocol, cast
 from uuid import UUID
 
 import msgspec
@@ -57,8 +60,21 @@ PLACES_SECONDS: Final = 5.0
 ENDLESS_SECONDS: Final = 24 * 3600.0
 """For a task without a time limit of its own."""
 ANY_NUMBER: Final = 2**31 - 1
-WORKER: Final = "function of"
-SILENT: Final = "the function returned without completing its task"
+WORKERS: Final = {"function": "function of", "job_run": "job run of"}
+"""What the caller is called in the tasks that it has claimed."""
+SILENT: Final = "it ended without completing its task"
+CallKind = Literal["function", "job_run"]
+
+
+class JobRunner(Invoker, Protocol):
+    """Runs a task as a job of its own, which goes on without its caller: it keeps its lease and reports its end itself.
+
+    A call watches the job and returns when it has ended; one that is canceled ends the job.
+    """
+
+    def leave(self) -> None:
+        """Calls that are canceled from now on leave their jobs alone."""
+        ...
 
 
 class CalledFunction(Row, frozen=True):
@@ -97,6 +113,8 @@ class CallFunctions:
     wait in the database, not claimed yet: no lease runs out while one waits, and organisations take turns."""
     shares: TierShares
     """How the priorities share the places."""
+    kind: CallKind = "function"
+    """The invoker of its runtimes."""
     signal: Signal = field(default_factory=Signal)
     _places: Places | None = None
     _places_until: float = 0.0
@@ -115,7 +133,9 @@ class CallFunctions:
         """At the start: functions that a process of this machine called which is no more. With it went its calls, and
         with those the functions; their leases need not expire first.
         """
-        caller = f"{WORKER} {host_of(self.completer.options.replica)}:"
+        if self.kind == "job_run":
+            return 0  # their jobs go on
+        caller = f"{WORKERS[self.kind]} {host_of(self.completer.options.replica)}:"
         count = 0
         for called in await fetch_rows(self.claimer.pool, queries("functions")["functions_of"], CalledFunction, caller):
             if not is_alive(called.worker_id):
@@ -138,10 +158,17 @@ class CallFunctions:
         return max(0.001, min(due) - now) if due else None
 
     async def stop(self) -> None:
-        """Ends what runs and puts it back: another replica continues at once, instead of when the leases expire."""
+        """Ends what runs and puts it back: another replica continues at once, instead of when the leases expire.
+
+        Job runs are left alone.
+        """
         calls = list(self._calls.values())
+        if self.kind == "job_run":
+            cast("JobRunner", self.invoker).leave()
         for call in calls:
             await _ended(call)
+        if self.kind == "job_run":
+            return
         for call in calls:
             await self._put_back(call.claimed, "the Dispatcher that waited for it was stopped")
 
@@ -156,7 +183,7 @@ class CallFunctions:
         if not tasks:
             return 0
         self._probing = time.monotonic() if self._away else None
-        worker = f"{WORKER} {self.completer.options.replica}"
+        worker = f"{WORKERS[self.kind]} {self.completer.options.replica}"
         answers = await self.claimer.claim([ClaimRequest(task_id=task, worker_id=worker) for task in tasks])
         crash_point("call_functions.claimed")
         claimed = [answer for answer in answers if isinstance(answer, Claimed)]
@@ -202,7 +229,7 @@ class CallFunctions:
         return True
 
     def _runtimes(self) -> list[str]:
-        return [name for name, runtime in self.runtimes.items() if runtime.invoker == "function"]
+        return [name for name, runtime in self.runtimes.items() if runtime.invoker == self.kind]
 
     def _call(self, claimed: Claimed) -> None:
         call = RunningFunction(claimed, decode(parse_token(claimed.capability_token).payload))
@@ -313,9 +340,17 @@ class CallFunctions:
         calls = list(self._calls.values())
         for call, answer in zip(calls, await self.renewer.renew([_beat(call) for call in calls]), strict=True):
             if not isinstance(answer, HeartbeatAnswer) or answer.canceled:
+                if await self._ends_itself(call):
+                    continue
                 log.info("a function is called off", **task_fields(call.claimed))
                 if call.work is not None:
                     call.work.cancel()
+
+    async def _ends_itself(self, call: RunningFunction) -> bool:
+        """A job run that has reported its end, and is about to stop."""
+        if self.kind != "job_run":
+            return False
+        return await status_of(self.completer.database, _beat(call).request) in {TaskState.COMPLETED, TaskState.FAILED}
 
 
 async def put_back(completer: Completer, fence: Sequence[Any], error: str) -> bool:

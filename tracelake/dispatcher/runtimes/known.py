@@ -8,7 +8,7 @@ from tracelake.domain.dag.catalog import RuntimeSpec
 from tracelake.domain.dag.model import Retry, RunDefaults
 from tracelake.settings import RuntimeSettings
 
-INVOKERS = frozenset({"in_process", "queue", "function"})
+INVOKERS = frozenset({"in_process", "queue", "function", "job_run"})
 """All that there are. What a Dispatcher does not have (`Control.invokers`), no job of its can be deployed for."""
 
 
@@ -22,12 +22,15 @@ def runtime_specs(
             _defaults(runtime),
             in_process=runtime.invoker == "in_process",
             has_workers=runtime.invoker == "queue",
+            files_only=runtime.invoker == "job_run",
         )
         for name, runtime in runtimes.items()
     }
 
 
 def _missing(name: str, runtime_settings: RuntimeSettings, invokers: frozenset[str]) -> str | None:
+    if runtime_settings.invoker == "job_run" and runtime_settings.application is None:
+        return f"runtime {name!r} has no application of EMR Serverless (runtimes.{name}.application)"
     if runtime_settings.invoker in invokers:
         return None
     return f"runtime {name!r} needs the invoker `{runtime_settings.invoker}`, which this system does not have"

@@ -201,6 +201,8 @@ class RuntimeSpec:
     """A task is one transaction of the Dispatcher: it has no lease and no heartbeat."""
     has_workers: bool = True
     """Workers wait for its tasks; elsewhere there is nothing to keep ready."""
+    files_only: bool = False
+    """Its tasks reach the object store and no database: inputs are made of files."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -57,6 +57,7 @@ def check_dag(draft: DagDraft, catalog: Catalog, problems: Problems) -> Checked:
     for element, wired in zip(draft.jobs, jobs, strict=True):
         if _check_wiring(element, wired, buffered, columns, catalog=catalog, problems=problems):
             _check_reads(element, wired, known, catalog, problems)
+            _check_files(element, wired, known, catalog, problems)
             _check_filters(element, wired, catalog, problems)
     return jobs, tuple(publish), tuple(buffered)
 
@@ -103,6 +104,18 @@ def _check_reads(draft: JobDraft, job: Job, known: Outputs, catalog: Catalog, pr
             reason = f"{item.name!r} is a hot table, and {job.operator} reads datasets of files"
             hint = "read what parquet_compact makes of it; for its updates alone, put a noop in between"
             problems.add((*element.path, "from"), "hot_input", reason, hint)
+
+
+def _check_files(draft: JobDraft, job: Job, known: Outputs, catalog: Catalog, problems: Problems) -> None:
+    """Where no database can be reached, rows that are in one cannot be read."""
+    runtime = catalog.runtimes.get(job.runtime)
+    if runtime is None or not runtime.files_only:
+        return
+    for element, item in zip(draft.inputs or (), job.inputs, strict=True):
+        if _storage_of(item.upstream, known, catalog) is Storage.BUFFERED:
+            reason = f"the rows of {item.name!r} are in a database, which tasks of runtime {job.runtime!r} cannot reach"
+            hint = "read what parquet_compact makes of it, or choose a runtime with workers"
+            problems.add((*element.path, "from"), "table_input", reason, hint)
 
 
 def _check_filters(draft: JobDraft, job: Job, catalog: Catalog, problems: Problems) -> None:

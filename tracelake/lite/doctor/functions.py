@@ -1,4 +1,4 @@
-"""Whether the runner function on AWS Lambda is there and may be called; the runner of this machine is a process."""
+"""Whether what runs tasks elsewhere is there: the runner function on AWS Lambda, applications of EMR Serverless."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from tracelake.errors import TraceError
 from tracelake.lite.doctor.run import Finding
 from tracelake.settings import Settings
-from tracelake.wiring import make_lambda
+from tracelake.wiring import make_job_runner, make_lambda
 
 if TYPE_CHECKING:
     from tracelake.ports import RunnerFunction
@@ -16,6 +16,34 @@ if TYPE_CHECKING:
 
 def examine_functions(settings: Settings) -> list[Finding]:
     return [asyncio.run(_function(settings))] if settings.udf.invoker == "lambda" else []
+
+
+def examine_job_runs(settings: Settings) -> list[Finding]:
+    """Of each runtime that has an application."""
+    return asyncio.run(_applications(settings))
+
+
+async def _applications(settings: Settings) -> list[Finding]:
+    findings = []
+    for name, runtime in settings.runtimes.items():
+        if runtime.application is None:
+            continue
+        about = f"runtime {name}: application {runtime.application} of EMR Serverless"
+        try:
+            found = await _application(settings, name)
+        except TraceError as wrong:
+            findings.append(Finding("job runs", ok=False, found=f"{about}: {wrong.message}", fix=wrong.hint))
+        else:
+            findings.append(Finding("job runs", ok=True, found=f"{about}: {found}"))
+    return findings
+
+
+async def _application(settings: Settings, runtime: str) -> str:
+    runner = make_job_runner(settings, runtime)
+    try:
+        return await runner.examine()
+    finally:
+        await runner.close()
 
 
 async def _function(settings: Settings) -> Finding:

@@ -110,6 +110,8 @@ def _of_queue(process: str, settings: Settings, partition: str) -> Iterator[Righ
         tiers = [queue_of_tier(runtime.queue, tier) for tier in Priority] if runtime.queue else []
         names = tiers
     yield from (Right(actions, place + name) for name in names)
+    on_dead = (*FIND, *RECEIVE) if process == "dispatcher" else FIND
+    yield from (Right(on_dead, f"{place}{name}-dead") for name in names)
 
 
 def _of_objects(process: str, settings: Settings, partition: str) -> Iterator[Right]:
@@ -135,11 +137,33 @@ def _of_dispatcher(settings: Settings, partition: str) -> Iterator[Right]:
         yield Right((*uses, "kms:CreateAlias", "kms:DeleteAlias"), f"{place}:key/x", ours)
         yield Right(("kms:CreateAlias", "kms:DeleteAlias"), f"{place}:{alias}")
         yield Right(("kms:CreateKey",), "*", kind)
+    if tokens.signer == "kms_sealed":
+        yield Right(("kms:Encrypt", "kms:Decrypt"), _key_arn(settings, partition))
     if settings.credentials.role_arn:
         yield Right(("sts:AssumeRole",), settings.credentials.role_arn)
     if udf.invoker == "lambda" and udf.lambda_function:
         place = f"arn:{partition}:lambda:{udf.lambda_region}:{account}:function:"
         function = udf.lambda_function
         yield Right(("lambda:InvokeFunction",), function if function.startswith("arn:") else place + function)
+    yield from _of_job_runs(settings, partition)
     if space := settings.metrics.cloudwatch_namespace:
         yield Right(("cloudwatch:PutMetricData",), "*", {"cloudwatch:namespace": space})
+
+
+def _of_job_runs(settings: Settings, partition: str) -> Iterator[Right]:
+    for application in {runtime.application for runtime in settings.runtimes.values() if runtime.application}:
+        place = (
+            f"arn:{partition}:emr-serverless:{settings.emr.region}:{settings.aws.account}:/applications/{application}"
+        )
+        yield Right(("emr-serverless:StartJobRun", "emr-serverless:GetApplication"), place)
+        yield Right(("emr-serverless:GetJobRun", "emr-serverless:CancelJobRun"), f"{place}/jobruns/x")
+    if settings.emr.role_arn:
+        yield Right(("iam:PassRole",), settings.emr.role_arn, {"iam:PassedToService": "emr-serverless.amazonaws.com"})
+
+
+def _key_arn(settings: Settings, partition: str) -> str:
+    key = settings.tokens.kms_sealing_key or ""
+    if key.startswith("arn:"):
+        return key
+    place = f"arn:{partition}:kms:{settings.tokens.kms_region}:{settings.aws.account}:"
+    return place + (key if key.startswith("alias/") else f"key/{key}")

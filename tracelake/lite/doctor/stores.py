@@ -25,7 +25,7 @@ def examine_stores(settings: Settings) -> list[Finding]:
         findings += [_bucket(settings, name) for name in (settings.objects.bucket, settings.objects.scratch_bucket)]
         if settings.credentials.role_arn:
             findings.append(asyncio.run(_credentials(settings)))
-    if settings.tokens.signer == "kms":
+    if settings.tokens.signer != "pem":
         findings.append(asyncio.run(_keys(settings)))
     return findings
 
@@ -72,7 +72,10 @@ async def _keys(settings: Settings) -> Finding:
                 await signer.sign(b"{}")
     except TraceError as wrong:
         return Finding("keys", ok=False, found=wrong.message, fix=wrong.hint)
-    prefix = settings.tokens.kms_alias_prefix
+    tokens = settings.tokens
+    which = f"with aliases {tokens.kms_alias_prefix}*"
+    if tokens.signer == "kms_sealed":
+        which = f"encrypted by {tokens.kms_sealing_key}"
     if not keys:
-        return Finding("keys", None, f"no key of KMS has an alias {prefix}*", "the first Dispatcher creates one")
-    return Finding("keys", ok=True, found=f"{len(keys)} of KMS sign, with aliases {prefix}*")
+        return Finding("keys", None, f"there is no key of KMS {which}", "the first Dispatcher creates one")
+    return Finding("keys", ok=True, found=f"{len(keys)} of KMS sign, {which}")

@@ -28,9 +28,10 @@ def doctor(home: Home = None, process: Process = None, role: Role = None, json: 
     Shows a fix for each problem, and ends with code 1 if there is one.
     """
     from tracelake.lite.doctor.figures import examine_figures
-    from tracelake.lite.doctor.functions import examine_functions
+    from tracelake.lite.doctor.functions import examine_functions, examine_job_runs
     from tracelake.lite.doctor.login import examine_login_rules
     from tracelake.lite.doctor.queue import examine_queue
+    from tracelake.lite.doctor.quotas import examine_quotas
     from tracelake.lite.doctor.rights import examine_rights
     from tracelake.lite.doctor.run import examine
     from tracelake.lite.doctor.secrets import examine_secrets
@@ -42,10 +43,11 @@ def doctor(home: Home = None, process: Process = None, role: Role = None, json: 
     settings = settings_of(home)
     held = holder(HomeFolder(settings.home)) is not None
     ports = wanted_ports(settings.up.port_base, store=settings.objects.backend == "seaweedfs")
-    services = examine_queue, examine_stores, examine_functions, examine_secrets, examine_figures
+    services = examine_queue, examine_stores, examine_functions, examine_job_runs, examine_secrets, examine_figures
     findings = [
         *examine(settings.home, [] if held else ports, os.environ),
         *(finding for examine_service in services for finding in examine_service(settings)),
+        *examine_quotas(settings),
         *examine_rights(settings, process, role),
         *examine_login_rules(settings),
     ]
