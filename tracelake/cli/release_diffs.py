@@ -9,6 +9,7 @@ from uuid import UUID
 
 from tracelake.cli import printing
 from tracelake.cli.releases import EVERY_SECONDS, follow
+from tracelake.domain.text.count_of import count_of
 from tracelake.errors import Conflict
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ def disregarded(found: ReleaseDetail) -> Iterator[str]:
     """What a promotion by force disregards, a sentence each."""
     missing = sum(member.planned - member.done for member in found.members)
     if missing:
-        yield f"{missing} partitions are not built: their rows are missing until they are."
+        yield f"Not built: {count_of(missing, 'partition')}, whose rows are missing until they are."
     for item in found.comparisons:
         if item.limits and item.exceeded:
             yield f"{item.dataset} exceeds its limits: {'; '.join(item.exceeded)}."
