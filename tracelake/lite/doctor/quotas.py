@@ -24,7 +24,7 @@ RUN_VCPUS: Final = 6.0
 
 
 @dataclass(frozen=True)
-class Quota:
+class AccountQuota:
     service: str
     name: str
     least: float
@@ -35,15 +35,17 @@ def examine_quotas(settings: Settings) -> list[Finding]:
     return asyncio.run(_examine(settings)) if settings.profile == "aws" else []
 
 
-def quotas_of(settings: Settings) -> Iterator[Quota]:
+def quotas_of(settings: Settings) -> Iterator[AccountQuota]:
     vcpus = "Fargate On-Demand vCPU resource count"
-    yield Quota("fargate", vcpus, SERVICES_VCPUS, "the services of the template need so many vCPUs")
+    yield AccountQuota("fargate", vcpus, SERVICES_VCPUS, "the services of the template need so many vCPUs")
     if settings.tokens.signer == "kms":
         why = "each claim is a signature: raise it, or set tokens.signer to kms_sealed"
-        yield Quota("kms", "Cryptographic operations (ECC) request rate", CLAIMS_A_SECOND, why)
+        yield AccountQuota("kms", "Cryptographic operations (ECC) request rate", CLAIMS_A_SECOND, why)
     if any(runtime.application for runtime in settings.runtimes.values()):
         name = "Max concurrent vCPUs per account"
-        yield Quota("emr-serverless", name, RUN_VCPUS * settings.emr.max_runs, "emr.max_runs job runs need so many")
+        yield AccountQuota(
+            "emr-serverless", name, RUN_VCPUS * settings.emr.max_runs, "emr.max_runs job runs need so many"
+        )
 
 
 async def _examine(settings: Settings) -> list[Finding]:
@@ -51,7 +53,7 @@ async def _examine(settings: Settings) -> list[Finding]:
         return [await _finding(identity.quota, quota) for quota in quotas_of(settings)]
 
 
-async def _finding(read: Callable[[str, str], Awaitable[float | None]], quota: Quota) -> Finding:
+async def _finding(read: Callable[[str, str], Awaitable[float | None]], quota: AccountQuota) -> Finding:
     about = f"{quota.name} of {quota.service}"
     try:
         found = await read(quota.service, quota.name)
