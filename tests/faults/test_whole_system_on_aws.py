@@ -1,4 +1,7 @@
-"""The quickstart on a whole Trace whose ports are all adapters of AWS, while its processes are killed. 5 minutes."""
+"""The quickstart on a whole Trace whose ports are all adapters of AWS, while it suffers faults. 5 minutes.
+
+Processes are killed and frozen, requests to AWS are throttled and fail, and answers are lost of what AWS has done.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import os
 import shutil
 import signal
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -33,6 +37,8 @@ pytestmark = [pytest.mark.timeout(1800), pytest.mark.long("aws")]
 
 KILLED = ("dispatcher", "worker", "sink", "dispatcher", "gateway", "query")
 """In this order, each as soon as the former is back."""
+FROZEN = ("worker", "dispatcher", "sink")
+FROZEN_SECONDS = 3.0
 
 
 @dataclass(frozen=True)
@@ -61,9 +67,11 @@ def aftermath(postgres: RunningServer, moto: str, seaweedfs: SeaweedFS) -> Itera
         running = replace(running, read=S3Objects.of(seaweedfs.objects_for("worker")).get)
         system = CheckedSystem(running, chain, hook, dsn)
         deploy(system, folder)
+        aws.fail_now_and_then()
         chain.mine(40)
         running.trace("trigger", "evm_quickstart", "backfill", "--range", f"0-{STORY.past - 1}")
         _kill_in_turn(up)
+        _freeze_in_turn(up)
         after, lines, _ = drained(system)
         sections = ("datasets", "alerts", "tasks", "history")
         yield Aftermath(aws, system, up.home, [*lines, *checked(Seen(system, after, Calls(0, 0)), *sections)])
@@ -83,6 +91,9 @@ def test_every_service_of_aws_has_done_its_part(aftermath: Aftermath) -> None:
     aliases = boto3.client("kms", **place).list_aliases()["Aliases"]
     assert [item for item in aliases if item["AliasName"].startswith(f"alias/{aws.name}-task-")]
     assert aws.functions.calls, "alerts are found by a function"
+    for operation in ("SendMessageBatch", "ReceiveMessage", "DeleteMessageBatch", "PutMetricData"):
+        assert len(aws.line.requests(operation)) > 1, operation
+    assert aws.line.refused > len(KILLED), "AWS has failed all the time"
     figures = boto3.client("cloudwatch", **place).list_metrics(Namespace=f"Trace/{aws.name}")["Metrics"]
     assert "trace_lease_lag_seconds" in {metric["MetricName"] for metric in figures}
 
@@ -92,6 +103,16 @@ def _kill_in_turn(up: TraceUp) -> None:
         pid = int(up.processes()[name]["pid"])
         os.kill(pid, signal.SIGKILL)
         wait_until(partial(_is_back, up, name, pid), f"{name} is ready again")
+
+
+def _freeze_in_turn(up: TraceUp) -> None:
+    for name in FROZEN:
+        pid = int(up.processes()[name]["pid"])
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            time.sleep(FROZEN_SECONDS)
+        finally:
+            os.kill(pid, signal.SIGCONT)
 
 
 def _is_back(up: TraceUp, name: str, before: int) -> bool:

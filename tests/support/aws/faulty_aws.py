@@ -25,6 +25,8 @@ class FaultyAws:
     url: str = ""
     asked: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
     """The operation and the parameters of every request."""
+    refused: int = 0
+    """How many requests."""
     refuses: Callable[[str, web.Request], Refusal | None] = lambda _operation, _request: None
     changes: Callable[[str, dict[str, Any]], dict[str, Any] | None] = lambda _operation, _answer: None
     """Another answer than that of moto, which has done as it was asked."""
@@ -58,6 +60,7 @@ class FaultyAws:
         if self.holds is not None:
             await self.holds(operation, self.asked[-1][1])
         if refusal := self.refuses(operation, request):
+            self.refused += 1
             said = {"__type": refusal.code, "message": refusal.message}
             return web.json_response(said, status=refusal.status, content_type="application/x-amz-json-1.0")
         async with (
@@ -78,6 +81,7 @@ class FaultyAws:
         operation = parameters["Action"]
         self.asked.append((operation, parameters))
         if refusal := self.refuses(operation, request):
+            self.refused += 1
             text = f"<Error><Code>{refusal.code}</Code><Message>{refusal.message}</Message></Error>"
             return web.Response(text=f"<ErrorResponse>{text}</ErrorResponse>", status=refusal.status)
         async with ClientSession() as line, line.post(self.moto, data=body, headers=_passed(request)) as theirs:

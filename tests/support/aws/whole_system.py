@@ -1,4 +1,7 @@
-"""A whole Trace with every adapter of AWS: moto for most, SeaweedFS for S3 and STS, and the runner on Lambda."""
+"""A whole Trace with every adapter of AWS: moto for most, SeaweedFS for S3 and STS, and the runner on Lambda.
+
+Between Trace and moto is a line on which AWS fails as a test wants it to.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +9,13 @@ import json
 from collections.abc import Iterator
 from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from uuid import uuid4
 
 import boto3
 
+from tests.support.aws.faulty_aws import FaultyAws, Refusal, faulty_aws
 from tests.support.aws.lambda_server import LambdaServer
 from tests.support.loop_thread import LoopThread
 from tests.support.systems.invokers import lambda_of_the_runner
@@ -19,6 +24,8 @@ from tracelake.lite.seaweedfs import ACCOUNT, SeaweedFS
 from tracelake.settings import CredentialSettings
 
 REGION = "us-east-1"
+CHANGES = frozenset({"SendMessageBatch", "DeleteMessageBatch", "ChangeMessageVisibilityBatch"})
+"""Requests that are sent again if their answer is lost."""
 
 
 @dataclass(frozen=True)
@@ -27,6 +34,19 @@ class Aws:
     name: str
     store: SeaweedFS
     functions: LambdaServer
+    line: FaultyAws
+
+    def fail_now_and_then(self) -> None:
+        """From now on every fifth request is throttled or fails, and some answers to what was done are lost."""
+        kinds = Refusal("ThrottlingException"), Refusal("InternalFailure", 500), Refusal("ServiceUnavailable", 503)
+        asked, answered = count(), count()
+
+        def refuses(_operation: str, _request: object) -> Refusal | None:
+            number = next(asked)
+            return kinds[number // 5 % len(kinds)] if number % 5 == 0 else None
+
+        self.line.refuses = refuses
+        self.line.cuts = lambda operation: operation in CHANGES and next(answered) % 7 == 0
 
     def variables(self) -> dict[str, str]:
         """The profile and the places of its servers. Keys of the store are secrets of Secrets Manager."""
@@ -44,7 +64,7 @@ class Aws:
             "TRACE_AWS__NAME": self.name,
             "TRACE_AWS__ACCOUNT": ACCOUNT,
             "TRACE_AWS__REGION": REGION,
-            "TRACE_AWS__ENDPOINT": self.moto,
+            "TRACE_AWS__ENDPOINT": self.line.url,
             "TRACE_QUEUE__CREATE": "true",
             "TRACE_QUEUE__POLL_SECONDS": "1",  # moto answers a request that waits though its client is gone
             "TRACE_OBJECTS__ENDPOINT": self.store.endpoint,
@@ -77,7 +97,8 @@ def on_aws(moto: str, store: SeaweedFS) -> Iterator[Aws]:
     thread, opened = LoopThread(), AsyncExitStack()
     try:
         functions = thread.do(opened.enter_async_context(lambda_of_the_runner()))
-        yield Aws(moto, f"t{uuid4().hex[:8]}", store, functions)
+        line = thread.do(opened.enter_async_context(faulty_aws(moto)))
+        yield Aws(moto, f"t{uuid4().hex[:8]}", store, functions, line)
     finally:
         thread.do(opened.aclose())
         thread.close()
