@@ -10,7 +10,6 @@ from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
-from unittest.mock import patch
 from uuid import uuid4
 
 import asyncpg
@@ -22,6 +21,7 @@ from tests.support.dispatcher.control import PULL, control_for, deployed_and_act
 from tests.support.dispatcher.mill import READER, MillMachine, asked, run_machine, variants
 from tests.support.dispatcher.releases import abandoned, build, promoted, rolled_back, start
 from tests.support.dispatcher.run_tasks import Held, caught_up, claim_one, drain, finish, run_some, settle
+from tests.support.faults.deaths import Died, DiesAt, dying
 from tests.support.operators import registered
 from tests.support.verbs import invalidate, pause_job, resume_job
 from tracelake.dispatcher.dags.deactivate import deactivate_dag
@@ -31,7 +31,6 @@ from tracelake.dispatcher.versions.run_backfills import RunBackfills
 from tracelake.dispatcher.versions.start_backfill import start_backfill
 from tracelake.domain.crash_points import POINTS
 from tracelake.errors import BadInput, Conflict, InvalidDag, LeaseLost, NotFound
-from tracelake.runtime import crash_points
 from tracelake.settings import LoopSettings
 from tracelake.wire.user.backfills import BackfillRequest, GapsQuery
 
@@ -74,24 +73,11 @@ HAVING count(*) > greatest(1, count(DISTINCT e.id))
 """
 
 
-class _Died(BaseException):
-    """At a crash point: the verb or loop goes no further, and no handler of errors of its process sees it."""
-
-
-class _Dies:
-    def __init__(self, point: str) -> None:
-        self._point = point
-
-    def passed(self, name: str) -> None:
-        if name == self._point:
-            raise _Died
-
-
 class VersionMachine(MillMachine):
     def __init__(self) -> None:
         super().__init__()
         self.other = self.do(self.stack.enter_async_context(control_for(*self.dsns, self.folder, replica="two")))
-        self.dies: _Dies | None = None
+        self.dies: DiesAt | None = None
         self.asked: set[tuple[int, int]] = set()
         self.held: list[Held] = []
         self.sells = False
@@ -99,9 +85,9 @@ class VersionMachine(MillMachine):
     def do(self, work: Coroutine[Any, Any, T]) -> T:
         """None if the Dispatcher dies at it: then the other one is asked from now on."""
         try:
-            with patch.object(crash_points, "_armed", getattr(self, "dies", None)):
+            with dying(getattr(self, "dies", None)):
                 return super().do(work)
-        except _Died:
+        except Died:
             self.dies = None
             self.take_turns()
             return None  # type: ignore[return-value]
@@ -114,7 +100,7 @@ class VersionMachine(MillMachine):
     @rule(point=st.sampled_from(DEATHS))
     def kill(self, point: str) -> None:
         """The Dispatcher that passes this point next dies there."""
-        self.dies = _Dies(point)
+        self.dies = DiesAt(point)
 
     @rule()
     def work_at_once(self) -> None:

@@ -92,12 +92,21 @@ class OperatorSystem(OnDispatcher):
 
     async def table(self, name: str, commit: int | None = None) -> pa.Table:
         """Return the dataset's rows from its current files."""
-        tables = []
-        for partition in await self.partitions(name, commit):
-            for file in partition["files"]:
-                body = self.walk.control.objects.get(Folder.parse(partition["location"]).object(file["name"]))
-                tables.append(pq.read_table(pa.BufferReader(body)))
-        return pa.concat_tables(tables)
+        return pa.concat_tables(
+            table for partition in await self.partitions(name, commit) for table in self._tables(partition)
+        )
+
+    async def rows_by_partition(self, name: str) -> dict[str, list[dict[str, Any]]]:
+        """Return the rows of each current partition from its files, as they lie there."""
+        return {
+            partition["partition_key"]: [row for table in self._tables(partition) for row in table.to_pylist()]
+            for partition in await self.partitions(name)
+        }
+
+    def _tables(self, partition: Mapping[str, Any]) -> Iterator[pa.Table]:
+        for file in partition["files"]:
+            body = self.walk.control.objects.get(Folder.parse(partition["location"]).object(file["name"]))
+            yield pq.read_table(pa.BufferReader(body))
 
     async def rows(self, name: str, commit: int | None = None) -> list[dict[str, Any]]:
         """The same as dictionaries, sorted."""
@@ -110,12 +119,18 @@ class OperatorSystem(OnDispatcher):
 
 @asynccontextmanager
 async def operator_system(
-    state_db: str, queue_db: str, tmp_path: Path, spark: SparkSession, objects: ObjectStore | None = None
+    state_db: str,
+    queue_db: str,
+    tmp_path: Path,
+    spark: SparkSession,
+    objects: ObjectStore | None = None,
+    *,
+    beat_seconds: float = 5.0,
 ) -> AsyncIterator[OperatorSystem]:
     """Files on a disk, unless another store is given."""
     files = tmp_path / "files"
     files.mkdir()
-    async with walking(state_db, queue_db, tmp_path, objects=objects) as walk:
+    async with walking(state_db, queue_db, tmp_path, objects=objects, beat_seconds=beat_seconds) as walk:
         yield OperatorSystem(walk, spark, Resources(folder=files), tmp_path)
 
 

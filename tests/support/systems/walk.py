@@ -18,7 +18,7 @@ from tests.support.dispatcher.control import Org, an_org, control_for, deployed_
 from tests.support.identity.service_tokens import AnyService, store_service_tokens
 from tests.support.tls import https, tls_in, trusting
 from tests.support.verbs import trigger
-from tests.support.waiting import until
+from tests.support.waiting import SECONDS, until
 from tracelake.adapters.invoker_emr import EmrJobRunner
 from tracelake.capability.verifier import Verifier
 from tracelake.dispatcher.control import Control
@@ -44,7 +44,7 @@ from tracelake.store.signing_keys import published
 from tracelake.wire.client import DispatcherClient, TaskClient
 from tracelake.wire.task.lifecycle import Claimed, TaskPayload
 from tracelake.wire.task.outputs import CompleteRequest
-from tracelake.worker.run_task import Finished, Runner, run_pure
+from tracelake.worker.run_task import Finished, Runner, RunsTasks, run_pure
 from tracelake.worker.wrapper import Wrapper
 
 if TYPE_CHECKING:
@@ -261,6 +261,33 @@ class Holds:
     def cancel(self, claimed: Claimed) -> None:
         self.ended.add(claimed.task.task_id)
         self.canceled.set()
+
+
+@dataclass
+class HoldsOne:
+    """Runs tasks as `runner` does; the first of `job` writes everything, and is then held: it reports nothing."""
+
+    runner: RunsTasks
+    job: str
+    held: Claimed | None = None
+    late: Finished | None = None
+    written: threading.Event = field(default_factory=threading.Event)
+    let_go: threading.Event = field(default_factory=threading.Event)
+
+    def run(self, claimed: Claimed, api: TaskApi) -> Finished:
+        hold = claimed.task.job.name == self.job and self.held is None
+        if hold:
+            self.held = claimed
+        finished = self.runner.run(claimed, api)
+        if hold:
+            self.late = finished
+            self.written.set()
+            self.let_go.wait(SECONDS)
+        return finished
+
+    def cancel(self, claimed: Claimed) -> None:
+        if claimed is not self.held:
+            self.runner.cancel(claimed)
 
 
 async def until_set(happened: threading.Event, holds: Holds) -> None:
