@@ -7,6 +7,7 @@ from uuid import uuid4
 import pytest
 
 from tests.support.postgres import RunningServer
+from tests.support.query.shared_data import SHARED, shared_data
 from tests.support.spark.session import QUICK, a_session
 from tests.support.systems.query import MEGABYTES, QuerySystem, another_service, started_system, with_rows
 from tracelake.query.spark.jvm import BATCH_BYTES
@@ -35,16 +36,32 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 
 
 @pytest.fixture(scope="package")
+def dsns(postgres: RunningServer, template: Callable[[Database], str]) -> dict[str, str]:
+    """The databases of `system`."""
+    return {name: postgres.create_database(f"{name}_{uuid4().hex[:12]}", template(name)) for name in NAMES}
+
+
+@pytest.fixture(autouse=True)
+def _what_all_read_is_unchanged(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Tests come in any order: each that uses `system` leaves its datasets as the next one expects them."""
+    if "dsns" not in request.fixturenames:
+        yield
+        return
+    state = request.getfixturevalue("dsns")["state"]
+    yield
+    assert shared_data(state) == SHARED, "a test has changed what the others read"
+
+
+@pytest.fixture(scope="package")
 async def system(
-    postgres: RunningServer,
-    template: Callable[[Database], str],
+    dsns: dict[str, str],
     tmp_path_factory: pytest.TempPathFactory,
     spark: SparkSession,
 ) -> AsyncIterator[QuerySystem]:
-    """One for all tests of this folder, with Spark alone: they only read, or make their own data."""
-    dsns: dict[str, str] = {
-        name: postgres.create_database(f"{name}_{uuid4().hex[:12]}", template(name)) for name in NAMES
-    }
+    """One for all tests of this folder, with Spark alone: they only read, or `add` rows to other datasets than these.
+
+    Those are `orders` and `hide`; see `tests/support/query/shared_data.py`.
+    """
     # No test here needs to end Spark, and a loaded machine must not cause it.
     limits = {"max_bytes": MEGABYTES * 1024 * 1024, "concurrency": 3, "stuck_seconds": 120.0, "engine": "spark"}
     folder = tmp_path_factory.mktemp("system") / "Jörg's folder"  # Spark must get it unchanged

@@ -31,7 +31,7 @@ async def test_no_input_makes_a_listener_of_the_query_service_fail(system: Query
         "POST /v1/task/query": system.task_api,
     }
     assert set(listeners) == set(operations)
-    await system.make("feed", 1400, 1401)
+    await system.add("feed")
     token = (await system.claimed()).capability_token
     headers = {**as_gateway("reader", "query"), "X-Trace-Task-Capability": token}
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import httpx
@@ -20,7 +20,7 @@ from tracelake.operators.api.outcome import OperatorConfig
 pytestmark = pytest.mark.anyio
 
 DAG = """
-name: market
+name: {name}
 defaults: {{runtime: ecs_platform}}
 jobs:
   - {{name: open, operator: noop, runtime: dispatcher, source: {{kind: manual}}}}
@@ -36,13 +36,13 @@ jobs:
     inputs: [{{from: {{job: open}}}}]
     unique_key: [side]
 publish:
-  quotes: {{job: quote}}
-  copies: {{job: copy}}
+  {name}_quotes: {{job: quote}}
+  {name}_copies: {{job: copy}}
 """
 
 
 DONE = """
-SELECT count(*) = 4 FROM tasks t JOIN jobs j ON j.id = t.job_id WHERE j.dag_name = 'market' AND t.status = 'Completed'
+SELECT count(*) = 4 FROM tasks t JOIN jobs j ON j.id = t.job_id WHERE j.dag_name = $1 AND t.status = 'Completed'
 """
 
 
@@ -64,18 +64,25 @@ def quotes(ctx: Any) -> None:
 
 @dataclass(frozen=True)
 class Market:
+    """A DAG that serves, and its release."""
+
     system: QuerySystem
-    release: str
+    name: str
+    release: str = ""
 
     async def call(self, method: str, path: str, **more: Any) -> httpx.Response:
         return await call(self.system, method, f"/v1/releases/{self.release}{path}", **more)
+
+    async def diff(self, **query: Any) -> httpx.Response:
+        query = {"release": self.release, **query}
+        return await call(self.system, "GET", f"/v1/datasets/{self.name}_quotes/diff", params=query)
 
     async def detail(self) -> dict[str, Any]:
         found: dict[str, Any] = (await self.call("GET", "")).json()
         return found
 
     async def compared(self) -> dict[str, dict[str, Any]]:
-        """Every dataset, once the Query service has compared it."""
+        """`quotes` and `copies`, once the Query service has compared them."""
         answer = await self.call("POST", "/compare")
         assert answer.status_code == 200, answer.text
 
@@ -83,7 +90,11 @@ class Market:
             return all(item["state"] in {"Done", "Failed"} for item in (await self.detail())["comparisons"])
 
         await until(ended, "the Query service has compared the datasets")
-        return {item["dataset"]: item for item in (await self.detail())["comparisons"]}
+        return await self.comparisons()
+
+    async def comparisons(self) -> dict[str, dict[str, Any]]:
+        prefix = f"{self.name}_"
+        return {item["dataset"].removeprefix(prefix): item for item in (await self.detail())["comparisons"]}
 
 
 async def call(system: QuerySystem, method: str, path: str, **more: Any) -> httpx.Response:
@@ -91,12 +102,12 @@ async def call(system: QuerySystem, method: str, path: str, **more: Any) -> http
     return await system.gateway.request(method, path, headers=headers, **more)
 
 
-async def released(system: QuerySystem, **config: Any) -> Market:
+async def released(serving: Market, **config: Any) -> Market:
     """A release with this change, built by a worker."""
-    text = DAG.format(**{"changed": 0, "kind": "int", **config})
-    answer = await call(system, "POST", "/v1/releases", json={"dags": [text]})
+    text = DAG.format(**{"name": serving.name, "changed": 0, "kind": "int", **config})
+    answer = await call(serving.system, "POST", "/v1/releases", json={"dags": [text]})
     assert answer.status_code == 200, answer.text
-    market = Market(system, answer.json()["release"]["id"])
+    market = replace(serving, release=answer.json()["release"]["id"])
 
     async def ready() -> bool:
         return bool((await market.detail())["release"]["state"] == "Ready")
@@ -105,20 +116,21 @@ async def released(system: QuerySystem, **config: Any) -> Market:
     return market
 
 
-@pytest.fixture(scope="module")
-async def serving(system: QuerySystem) -> AsyncIterator[QuerySystem]:
-    """Twenty blocks in two partitions are served; a worker runs."""
+@pytest.fixture
+async def serving(system: QuerySystem) -> AsyncIterator[Market]:
+    """Twenty blocks in two partitions are served, of a DAG that only this test releases; a worker runs."""
+    name = f"market_{next(system.unused)}"
     with operator("quotes", quotes, config=Config):
-        await system.operators.deploy(DAG.format(changed=0, kind="int"))
+        await system.operators.deploy(DAG.format(name=name, changed=0, kind="int"))
         async with working(system.operators.worker("market")):
             for first in (0, 10):
-                await system.operators.trigger("market", "open", first, first + 9)
-            await system.operators.until(DONE)
-            yield system
+                await system.operators.trigger(name, "open", first, first + 9)
+            await system.operators.until(DONE, name)
+            yield Market(system, name)
 
 
 async def test_a_release_is_compared_by_the_known_key_or_whole_rows_and_its_limits_block_it(
-    serving: QuerySystem,
+    serving: Market,
 ) -> None:
     market = await released(serving, changed=3)
     found = await market.compared()
@@ -136,32 +148,31 @@ async def test_a_release_is_compared_by_the_known_key_or_whole_rows_and_its_limi
     }, "it is stored for these commits"
     answer = await market.call("POST", "/promote", json={})
     assert (answer.status_code, answer.json()["error"]["code"]) == (409, "conflict")
-    assert "quotes: changed rows: 3" in answer.json()["error"]["message"]
+    assert f"{serving.name}_quotes: changed rows: 3" in answer.json()["error"]["message"]
 
-    span = {"release": market.release, "start": 2, "end": 5}
-    rows = await call(serving, "GET", "/v1/datasets/quotes/diff", params=span)
+    rows = await market.diff(start=2, end=5)
     assert rows.status_code == 200, rows.text
     assert (rows.json()["key"], rows.json()["changed"], rows.json()["equal"]) == (["block_number"], 1, 3)
     assert rows.json()["differing"] == [{"kind": "changed", "a": [2, 20], "b": [2, 21]}]
 
     for query, refusal in (
-        ({"release": market.release, "a": "1"}, (400, "invalid_request", "query release")),
-        ({"release": market.release, "start": 50, "end": 60}, (400, "invalid_request", "query start")),
-        ({"release": market.release, "key": "nope"}, (409, "incompatible", "query key")),
+        ({"a": "1"}, (400, "invalid_request", "query release")),
+        ({"start": 50, "end": 60}, (400, "invalid_request", "query start")),
+        ({"key": "nope"}, (409, "incompatible", "query key")),
         ({"release": "0" * 8 + "-0000-0000-0000-" + "0" * 12}, (404, "not_found", "release")),
     ):
-        answer = await call(serving, "GET", "/v1/datasets/quotes/diff", params=query)
+        answer = await market.diff(**query)
         error = answer.json()["error"]
         assert (answer.status_code, error["code"], error["where"]) == refusal, answer.text
-    answer = await call(serving, "GET", "/v1/datasets/thought/diff", params={"release": market.release})
+    answer = await call(market.system, "GET", "/v1/datasets/thought/diff", params={"release": market.release})
     assert (answer.status_code, "makes no new generation of thought" in answer.text) == (404, True)
 
     assert (await market.call("POST", "/abandon")).status_code == 200
-    answer = await call(serving, "GET", "/v1/datasets/quotes/diff", params={"release": market.release})
+    answer = await market.diff()
     assert (answer.status_code, "is Abandoned" in answer.text) == (409, True)
 
 
-async def test_schemas_without_a_common_column_fail_the_comparison_and_block(serving: QuerySystem) -> None:
+async def test_schemas_without_a_common_column_fail_the_comparison_and_block(serving: Market) -> None:
     market = await released(serving, kind="text")
     quotes_ = (await market.compared())["quotes"]
     assert quotes_["state"] == "Failed"
@@ -176,7 +187,7 @@ async def test_schemas_without_a_common_column_fail_the_comparison_and_block(ser
     assert not (await market.detail())["release"]["when_ready"]
 
 
-async def test_a_release_within_its_limits_is_promoted_once_it_is_compared(serving: QuerySystem) -> None:
+async def test_a_release_within_its_limits_is_promoted_once_it_is_compared(serving: Market) -> None:
     market = await released(serving, changed=1)
     answer = await market.call("POST", "/promote", json={})
     assert answer.status_code == 200, answer.text
@@ -185,5 +196,5 @@ async def test_a_release_within_its_limits_is_promoted_once_it_is_compared(servi
         return bool((await market.detail())["release"]["state"] == "Serving")
 
     await until(serves, "the release is promoted")
-    found = {item["dataset"]: item for item in (await market.detail())["comparisons"]}
+    found = await market.comparisons()
     assert (found["quotes"]["result"]["changed"], found["copies"]["state"]) == (1, "Idle")

@@ -48,7 +48,9 @@ ALTER TABLE commits ENABLE TRIGGER commits_never_change;
 UPDATE task_attempts a SET ended_at = ended_at - interval '31 days'
   FROM tasks t JOIN jobs j ON j.id = t.job_id JOIN dag_versions v ON v.id = j.dag_version_id
  WHERE t.id = a.task_id AND v.dag_name = 'mill';
-UPDATE dataset_versions SET left_at = left_at - interval '31 days' WHERE left_at IS NOT NULL
+UPDATE dataset_versions v SET left_at = left_at - interval '31 days'
+  FROM datasets d
+ WHERE d.id = v.dataset_uuid AND d.producer_dag_name = 'mill' AND v.left_at IS NOT NULL
 """
 FILES = """
 SELECT p.location, f ->> 'name' AS name

@@ -320,18 +320,21 @@ def test_files_partly_replaced_by_another_generation_are_pruned_too() -> None:
     assert (dict(left.cut), left.bytes, left.rows) == ({(Range(10, 12),): (high,)}, 20, 3)
 
 
+VALUE_OF = "SELECT value FROM feed WHERE block_number = {}"
+
+
 @pytest.mark.anyio
 async def test_a_query_for_one_block_opens_no_file_without_it(system: QuerySystem) -> None:
     """The whole way: the worker that wrote the files noted their numbers."""
-    await system.make("feed", 7000, 7009)
-    await system.make("feed", 7010, 7019)
+    there = await system.add("feed", 10)
+    gone = await system.add("feed", 10)
     root = system.operators.walk.control.objects.root  # type: ignore[attr-defined]
-    (file,) = root.rglob("*7000_7009.parquet")
+    (file,) = root.rglob(f"*{gone}_{gone + 9}.parquet")
     away = file.rename(file.with_suffix(".away"))
     try:
-        assert await system.rows("reader", "SELECT value FROM feed WHERE block_number = 7015") == [[70150]]
-        needed = await system.refused("reader", "SELECT value FROM feed WHERE block_number = 7005")
+        assert await system.rows("reader", VALUE_OF.format(there)) == [[there * 10]]
+        needed = await system.refused("reader", VALUE_OF.format(gone))
         assert needed == (503, "unavailable"), "it is missing, which is not the query's fault"
     finally:
         away.rename(file)
-    assert await system.rows("reader", "SELECT value FROM feed WHERE block_number = 7005") == [[70050]]
+    assert await system.rows("reader", VALUE_OF.format(gone)) == [[gone * 10]]

@@ -1,6 +1,6 @@
 """The Query service as a process: callers get their answers though its Spark is lost, and kill -9 leaves nothing. 60 s.
 
-One service for all: each test takes its Spark away, and the last one the service itself.
+One service for the tests that take its Spark away; a test that ends a service has one of its own.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import re
 import signal
 import subprocess
 from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,6 +21,7 @@ import psycopg
 import pytest
 
 from tests.support.identity.service_tokens import as_service
+from tests.support.operators import registered
 from tests.support.query.process import COUNT, a_service, answered, family, gauge, members, running_queries, sails
 from tests.support.spark.hot_tables import chain, hot_table, rows_of
 from tests.support.systems.query import ROWS, QuerySystem
@@ -27,6 +29,9 @@ from tests.support.waiting import SECONDS, until
 from tracelake.data.hot.tables import ensure
 from tracelake.data.hot.writer import rewrite
 from tracelake.domain.access.object_names import Folder
+from tracelake.domain.dag.catalog import OperatorSpec, checked_by
+from tracelake.domain.dag.model import Storage
+from tracelake.operators.api.outcome import OperatorConfig
 from tracelake.sandbox.process import runs
 from tracelake.settings import QuerySettings
 
@@ -47,7 +52,15 @@ GENERATED = f"SELECT count(*) AS n FROM ({FOUR}) o " + " ".join(f"LATERAL VIEW {
 
 TOTAL_VALUE = sum(range(0, 10 * ROWS, 10))
 HOT_ROWS = 20
-LAST = "SELECT count(*) AS n FROM thought"
+LAST = "SELECT count(*) AS n FROM live"
+FIRES = """
+name: fires
+jobs:
+  - {name: ask, operator: noop, runtime: dispatcher, source: {kind: manual}}
+  - {name: burn, operator: fire, runtime: ecs_platform, inputs: [{from: {job: ask}}]}
+publish:
+  live: {job: burn}
+"""
 MANY = "SELECT a.value, b.value AS v FROM " + ", ".join(f"orders {name}" for name in "abcdefg")  # noqa: S608
 BOMB = "SELECT length(listagg(repeat('x', 4000))) AS n FROM " + ", ".join(f"orders {name}" for name in "abcdef")  # noqa: S608
 """A list of 64 million texts: the number of collected rows is not known before they are read."""
@@ -55,16 +68,15 @@ BOMB = "SELECT length(listagg(repeat('x', 4000))) AS n FROM " + ", ".join(f"orde
 Service = tuple[subprocess.Popen[bytes], httpx.AsyncClient]
 
 
-@pytest.fixture(scope="module")
-def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("service") / "home"
-
-
-@pytest.fixture(scope="module")
-async def service(system: QuerySystem, home: Path) -> AsyncIterator[Service]:
+def patient(system: QuerySystem, home: Path) -> AbstractAsyncContextManager[Service]:
     """With time limits that no query reaches on a busy machine, unless it gives its own."""
     usual = QuerySettings().stuck_seconds
-    async with a_service(system, home, usual, timeout_seconds=SECONDS, wait_seconds=SECONDS) as running:
+    return a_service(system, home, usual, timeout_seconds=SECONDS, wait_seconds=SECONDS)
+
+
+@pytest.fixture(scope="module")
+async def service(system: QuerySystem, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Service]:
+    async with patient(system, tmp_path_factory.mktemp("service") / "home") as running:
         yield running
 
 
@@ -118,21 +130,21 @@ async def test_a_query_that_no_interrupt_ends_uses_little_more_than_its_time_lim
 
 
 async def test_a_kill_leaves_no_process_connection_or_part_of_an_export_and_the_next_service_goes_on(
-    system: QuerySystem, service: Service, home: Path
+    system: QuerySystem, tmp_path: Path
 ) -> None:
-    process, listener = service
-    audited, (_, before) = len(await system.audit()), exports(system)
+    home, audited, (_, before) = tmp_path / "home", len(await system.audit()), exports(system)
     await a_hot_table(system)
-    done = await listener.post("/v1/query", json={"sql": COUNT, "export": {}})
-    assert done.is_success, done.text
-    export = asyncio.create_task(listener.post("/v1/query", json={"sql": MANY, "export": {}}))
-    await until(lambda: members(process.pid, "pyspark.worker"), "Python workers run")
-    hot = asyncio.create_task(listener.post("/v1/query", json={"sql": LOOPS.replace("orders", "thought")}))
-    await until(lambda: holders(system), "connections are open")
-    process.kill()
-    for item in (export, hot):
-        with pytest.raises(httpx.TransportError):
-            await item
+    async with patient(system, home) as (process, listener):
+        done = await listener.post("/v1/query", json={"sql": COUNT, "export": {}})
+        assert done.is_success, done.text
+        export = asyncio.create_task(listener.post("/v1/query", json={"sql": MANY, "export": {}}))
+        await until(lambda: members(process.pid, "pyspark.worker"), "Python workers run")
+        hot = asyncio.create_task(listener.post("/v1/query", json={"sql": LOOPS.replace("orders", "live")}))
+        await until(lambda: holders(system), "connections are open")
+        process.kill()
+        for item in (export, hot):
+            with pytest.raises(httpx.TransportError):
+                await item
     await until(lambda: not family(process.pid), "its processes have ended")
     found, whole = exports(system)
     assert len(whole - before) == 1, "the one that was done before the kill"
@@ -202,10 +214,13 @@ def holders(system: QuerySystem) -> list[int]:
 
 
 async def a_hot_table(system: QuerySystem) -> None:
-    """Make dataset `thought`, which no task has written, a hot one with some rows."""
+    """A DAG whose dataset `live` is a hot table, with some rows."""
+    fire = OperatorSpec(checked_by(OperatorConfig), frozenset({"ecs_platform"}), storages=(Storage.POSTGRES,))
+    with registered(fire=fire):
+        await system.operators.deploy(FIRES)
     row = await system.pool.fetchrow(
-        'UPDATE datasets d SET storage = \'{"kind": "postgres_hot"}\' FROM dataset_versions v'
-        " WHERE v.dataset_uuid = d.id AND d.name = 'thought' AND d.org_id = $1 RETURNING d.id, v.id AS version",
+        "SELECT d.id, v.id AS version FROM datasets d JOIN dataset_versions v ON v.dataset_uuid = d.id"
+        " WHERE d.name = 'live' AND d.org_id = $1 AND d.storage ->> 'kind' = 'postgres'",
         system.operators.walk.org.id,
     )
     table = replace(

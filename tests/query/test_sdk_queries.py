@@ -27,6 +27,7 @@ from tracelake.wire.task.lifecycle import Claimed, UdfRef
 from tracelake.wiring import session_objects
 
 pytestmark = pytest.mark.anyio
+# Each saves another state: one that is the job's already is not sent again.
 CODE = """
 from trace_udf import Refused, udf
 
@@ -39,7 +40,7 @@ def handler(task):
         task.query("SELECT * FROM orders")
     except Refused as wrong:
         refused = str(wrong)
-    task.state = {"rows": rows, "two": two, "refused": refused}
+    task.state = {"rows": rows, "two": two, "refused": refused, "language": "python"}
 """
 SCRIPT = """
 const { udf } = require(%s);
@@ -47,7 +48,7 @@ exports.handler = udf(async (task) => {
   const rows = await task.query("SELECT count(*) AS n, max(block_number) AS top FROM hide");
   const two = await task.query("SELECT block_number FROM hide ORDER BY 1", { limit: 2 });
   const refused = await task.query("SELECT * FROM orders").catch((wrong) => wrong.message);
-  task.state = { rows, two, refused };
+  task.state = { rows, two, refused, language: "node" };
 });
 """
 
@@ -69,8 +70,7 @@ exports.handler = udf(async (task) => {{ await task.query("{sql}", {{ timeout_se
 async def test_a_query_that_took_too_long_fails_the_attempt_and_not_the_task(
     system: QuerySystem, language: str, tmp_path: Path
 ) -> None:
-    start = 2300 if language == "python" else 2400
-    await system.make("feed", start, start + 1)
+    await system.add("feed")
     claimed = await system.claimed()
     sql = FOREVER.replace("orders", "hide")
     code, script = SLOW_CODE.format(sql=sql), SLOW_SCRIPT.format(sql=sql)
@@ -87,23 +87,22 @@ async def test_a_query_that_took_too_long_fails_the_attempt_and_not_the_task(
 async def test_a_function_queries_its_inputs_and_gets_refusals(
     system: QuerySystem, language: str, tmp_path: Path
 ) -> None:
-    start = 2000 if language == "python" else 2100
-    await system.make("feed", start, start + 1)
+    await system.add("feed")
     claimed = await system.claimed()
     found = await query_result(system, claimed, language, tmp_path)
+    assert found["state"]["language"] == language
     assert found["state"]["rows"] == [{"n": 15, "top": 14}]
     assert found["state"]["two"] == [{"block_number": 0}, {"block_number": 1}]
     assert found["state"]["refused"].startswith("POST /v1/task/query was refused (400 invalid_sql): there is no table")
 
 
 async def test_sandboxed_code_queries_the_service_and_gets_refusals(system: QuerySystem, tmp_path: Path) -> None:
-    await system.make("feed", 2200, 2201)
+    await system.add("feed")
     claimed = await system.claimed()
     walk, base = system.operators.walk, settings_for(system.operators.walk, tmp_path)
     listeners = base.endpoints.model_copy(update={"query_task": str(system.task_api.base_url).rstrip("/")})
     settings = base.model_copy(update={"endpoints": listeners})
-    # A new state: an unchanged one is not sent again.
-    udf = on_the_runner(settings, bundle(CODE.replace('"rows": rows', '"rows": rows, "in": "a sandbox"')))
+    udf = on_the_runner(settings, bundle(CODE.replace('"language": "python"', '"in": "a sandbox"')))
     stores = Stores(settings, walk.control.objects, walk.tasks, session_objects)
     async with running(settings, choose_isolation(), walk.dispatcher, walk.tasks, stores) as functions:
         ended = await functions.run(invocation(claimed, udf, completes="wrapper"))

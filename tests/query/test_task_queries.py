@@ -22,11 +22,11 @@ def error_of(answer: httpx.Response) -> tuple[int, str]:
 
 
 async def test_a_task_reads_the_datasets_of_its_token_as_of_the_commit_of_its_claim(system: QuerySystem) -> None:
-    await system.make("feed", 900, 909)
-    await system.make("feed", 1000, 1009)
+    for _ in range(2):
+        await system.add("feed", 10)
     claimed = await system.claimed()
     before = (await system.ask_as(claimed, COUNT)).json()
-    await system.make("feed", 1010, 1014)
+    await system.add("feed", 5)
     after = (await system.ask_as(claimed, COUNT)).json()
     assert before["rows"] == after["rows"]
     assert before["datasets"] == after["datasets"]
@@ -48,7 +48,7 @@ async def test_a_task_reads_the_datasets_of_its_token_as_of_the_commit_of_its_cl
 
 
 async def test_sail_shows_a_task_the_rows_that_the_dag_lets_it_see(auto_system: QuerySystem) -> None:
-    await auto_system.make("feed", 910, 911)
+    await auto_system.add("feed")
     claimed = await auto_system.claimed()
     answer = (await auto_system.ask_as(claimed, "SELECT count(*) AS n, max(block_number) AS m FROM hide")).json()
     assert (answer["rows"], answer["engine"]) == ([[15, 14]], "sail")
@@ -57,16 +57,16 @@ async def test_sail_shows_a_task_the_rows_that_the_dag_lets_it_see(auto_system: 
 
 
 async def test_a_task_of_another_organisation_reads_its_own_rows(system: QuerySystem) -> None:
-    await system.make("feed", 5, 6, org=system.rival)
+    first = await system.add("feed", org=system.rival)
     theirs = await system.claimed(org=system.rival)
     answer = await system.ask_as(theirs, "SELECT max(value) AS m, count(*) AS n FROM feed")
-    assert answer.json()["rows"] == [[-5, 2]]
+    assert answer.json()["rows"] == [[-first, 2]]
     assert error_of(await system.ask_as(theirs, "SELECT * FROM pay")) == (400, "invalid_sql")
 
 
 async def test_a_token_is_valid_only_for_its_own_attempt_and_without_another_identity(system: QuerySystem) -> None:
-    await system.make("feed", 1100, 1101)
-    await system.make("feed", 1102, 1103)
+    for _ in range(2):
+        await system.add("feed")
     first, second = await system.claimed(), await system.claimed()
     assert error_of(await system.ask_as(first, COUNT, token=second.capability_token)) == (403, "forbidden")
     assert error_of(await system.ask_as(first, COUNT, task_id=str(second.task.task_id))) == (403, "forbidden")
@@ -82,8 +82,8 @@ async def test_a_token_is_valid_only_for_its_own_attempt_and_without_another_ide
 
 
 async def test_queries_of_an_ended_attempt_are_refused(system: QuerySystem) -> None:
-    await system.make("feed", 1200, 1201)
-    await system.make("feed", 1202, 1203)
+    for _ in range(2):
+        await system.add("feed")
     canceled, failed = await system.claimed(), await system.claimed()
     control, org = system.operators.walk.control, system.operators.walk.org.id
     await cancel_task(control, org, canceled.task.task_id, "a test")
@@ -101,7 +101,7 @@ async def test_queries_of_an_ended_attempt_are_refused(system: QuerySystem) -> N
 
 
 async def test_a_task_exports_only_into_folders_that_its_token_grants(system: QuerySystem) -> None:
-    await system.make("feed", 1300, 1301)
+    await system.add("feed")
     claimed = await system.claimed()
     body = (await system.ask_as(claimed, COUNT, export={})).json()
     folder = Folder.parse(body["exported"]["location"])

@@ -123,7 +123,7 @@ async def test_a_dataset_is_read_as_of_an_existing_commit_or_time(system: QueryS
     before = (await system.ask(ADMIN, count)).json()["datasets"][0]["commit"]
     then = datetime.now(UTC).isoformat()
     rows = (await system.rows(ADMIN, count))[0][0]
-    await system.make("keep", 100, 109)
+    await system.add("keep", 10)
     assert await system.rows(ADMIN, count) == [[rows + 10]]
     assert await system.rows(ADMIN, count, as_of={"pay": before}) == [[rows]]
     assert await system.rows(ADMIN, count, as_of={"pay": then}) == [[rows]]
@@ -288,9 +288,9 @@ async def test_without_a_sandbox_everything_is_answered_by_spark(
 
 
 async def test_queries_through_commits_see_one_commit_each(auto_system: QuerySystem) -> None:
-    await auto_system.make("keep", 5000, 5000)
+    await auto_system.add("keep", 1)
     first = (await auto_system.rows(ADMIN, "SELECT count(*) AS n FROM pay"))[0][0]
-    committing = asyncio.create_task(auto_system.make("keep", 5001, 5010))
+    committing = asyncio.create_task(auto_system.add("keep", 10))
     seen: list[tuple[int, int]] = []
     while not committing.done() or not seen:
         answer = (await auto_system.ask(ADMIN, "SELECT count(*) AS n FROM pay")).json()

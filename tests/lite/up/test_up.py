@@ -19,17 +19,31 @@ from tracelake.lite.end_orphans import members_of
 
 
 @pytest.fixture(scope="module")
-def system() -> Iterator[TraceUp]:
-    """Everything, Spark included; the tests below share it and leave it as they found it."""
+def shared() -> Iterator[TraceUp]:
+    """Everything, Spark included."""
     for folder in new_folder():
         made = short_run(folder, env={"TRACE_WORKER__MAX": "2", "TRACE_WORKER__SPARE_SECONDS": "1"})
-        made.start()
         yield made
-        made.stop()
+        if made.process is not None:
+            made.stop()
+
+
+@pytest.fixture
+def system(shared: TraceUp) -> Iterator[TraceUp]:
+    """It runs: the one test that stops it may come first. Every other one leaves it with all processes ready."""
+    if not shared.is_running():
+        shared.start()
+    yield shared
+    if shared.is_running():
+        wait_until(lambda: states(shared) == {"ready"}, "every process is ready again")
+
+
+def states(system: TraceUp) -> set[str]:
+    return {process["state"] for process in system.processes().values()}
 
 
 def test_every_process_is_ready_and_every_listener_answers_over_tls(system: TraceUp) -> None:
-    assert {process["state"] for process in system.processes().values()} == {"ready"}
+    assert states(system) == {"ready"}
     assert len(system.ready()["endpoints"]) == 6
     for listener in system.ready()["endpoints"]:
         assert system.get(listener, "/readyz").json() == {"status": "ready"}, listener
@@ -205,7 +219,7 @@ def second_or_ended(system: TraceUp, request: str) -> bool:
 
 
 def test_down_stops_everything_and_leaves_nothing(system: TraceUp) -> None:
-    """The last of the shared system: after it nothing of it may live."""
+    """After it nothing of the system may live; the next test starts it again."""
     families = system.pids()
     stopped = system.trace("down")
     assert stopped.returncode == 0, stopped.stderr

@@ -44,7 +44,7 @@ async def test_a_query_whose_caller_disconnects_is_ended(system: QuerySystem) ->
 
 async def test_slots_for_users_are_not_given_to_tasks(system: QuerySystem) -> None:
     """Tasks take two of three slots, however many queries they send; a user gets the third at once."""
-    await system.make("feed", 3000, 3001)
+    await system.add("feed")
     claimed = await system.claimed()
     sql = FOREVER.replace("orders", "hide")
     await until_counted(system, running=0, waiting=0)  # a query of before keeps its slot while its tasks use cores
@@ -250,7 +250,7 @@ async def ended(tasks: list[asyncio.Task[None]]) -> None:
 
 async def test_the_query_of_a_bulk_task_takes_a_slot_of_bulk(system: QuerySystem) -> None:
     """Of three slots one is for users, one for new data, and one is left to bulk."""
-    await system.make("feed", 3100, 3101)
+    await system.add("feed")
     claimed = await system.claimed()
     await system.operators.walk.control.pool.execute(
         "UPDATE tasks SET priority = 'bulk' WHERE id = $1", claimed.task.task_id

@@ -6,9 +6,10 @@ Organisation `acme` has datasets made by a worker; `rival` has one of the same n
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import UUID, uuid4
@@ -102,6 +103,8 @@ class QuerySystem:
     query_internal: httpx.AsyncClient
     spark: SharedSpark
     rival: Org
+    unused: Iterator[int] = field(default_factory=lambda: count(1000, 1000))
+    """Where ranges begin that no test has made; another service over the same datasets goes on with them."""
 
     def token(self, user: str) -> str:
         return mint_user_token(self.key, self.settings.identity, user)
@@ -153,8 +156,14 @@ class QuerySystem:
         assert isinstance(answer, Claimed), answer
         return answer
 
-    async def make(self, job: str = "make", start: int = 0, end: int = ROWS - 1, *, org: Org | None = None) -> None:
-        """Make rows of blocks `start` to `end`, committed."""
+    async def add(self, job: str, rows: int = 2, *, org: Org | None = None) -> int:
+        """Make rows of blocks that no other test makes, committed; return the first of these blocks."""
+        first = next(self.unused)
+        await self.make(job, first, first + rows - 1, org=org)
+        return first
+
+    async def make(self, job: str, start: int, end: int, *, org: Org | None = None) -> None:
+        """Make rows of blocks `start` to `end`, committed: for what all tests share, and by `add`."""
         whose = org or self.operators.walk.org
         async with working(replace(self.operators.worker(), concurrency=2)):
             await trigger(
@@ -214,7 +223,7 @@ async def another_service(system: QuerySystem, **query: Any) -> AsyncIterator[Qu
     changed = {"query": system.settings.query.model_copy(update=query), "home": home}
     settings = system.settings.model_copy(update=changed)
     async with _query_service(system.operators, settings, system.key, system.spark, system.rival) as other:
-        yield other
+        yield replace(other, unused=system.unused)
 
 
 @asynccontextmanager
@@ -275,9 +284,9 @@ async def with_rows(system: QuerySystem) -> AsyncIterator[QuerySystem]:
             system.operators.walk.control, system.rival, DAG.format(orders="orders", secret="theirs")
         )
         for job in ("hide", "keep"):
-            await system.make(job)
+            await system.make(job, 0, ROWS - 1)
         await system.make("make", 0, 4, org=system.rival)
-        await system.make("make")
+        await system.make("make", 0, ROWS - 1)
         yield system
 
 
