@@ -119,17 +119,18 @@ async def test_more_rows_than_the_limit_are_cut_and_marked_as_truncated(either: 
 
 
 async def test_a_dataset_is_read_as_of_an_existing_commit_or_time(system: QuerySystem) -> None:
-    count = "SELECT count(*) AS n FROM pay"
+    count = "SELECT count(*) AS n FROM feed"
+    await system.add("feed")
     before = (await system.ask(ADMIN, count)).json()["datasets"][0]["commit"]
     then = datetime.now(UTC).isoformat()
     rows = (await system.rows(ADMIN, count))[0][0]
-    await system.add("keep", 10)
+    await system.add("feed", 10)
     assert await system.rows(ADMIN, count) == [[rows + 10]]
-    assert await system.rows(ADMIN, count, as_of={"pay": before}) == [[rows]]
-    assert await system.rows(ADMIN, count, as_of={"pay": then}) == [[rows]]
-    assert await system.refused(ADMIN, count, as_of={"pay": before + 2}) == (400, "invalid_request")
-    assert await system.refused(ADMIN, count, as_of={"pay": 0}) == (404, "not_found")
-    assert await system.refused(ADMIN, count, as_of={"pay": "2001-01-01T00:00:00Z"}) == (404, "not_found")
+    assert await system.rows(ADMIN, count, as_of={"feed": before}) == [[rows]]
+    assert await system.rows(ADMIN, count, as_of={"feed": then}) == [[rows]]
+    assert await system.refused(ADMIN, count, as_of={"feed": before + 2}) == (400, "invalid_request")
+    assert await system.refused(ADMIN, count, as_of={"feed": 0}) == (404, "not_found")
+    assert await system.refused(ADMIN, count, as_of={"feed": "2001-01-01T00:00:00Z"}) == (404, "not_found")
     assert await system.refused(ADMIN, count, as_of={"orders": 1}) == (400, "invalid_request")
 
 
@@ -288,16 +289,16 @@ async def test_without_a_sandbox_everything_is_answered_by_spark(
 
 
 async def test_queries_through_commits_see_one_commit_each(auto_system: QuerySystem) -> None:
-    await auto_system.add("keep", 1)
-    first = (await auto_system.rows(ADMIN, "SELECT count(*) AS n FROM pay"))[0][0]
-    committing = asyncio.create_task(auto_system.add("keep", 10))
+    await auto_system.add("feed", 1)
+    first = (await auto_system.rows(ADMIN, "SELECT count(*) AS n FROM feed"))[0][0]
+    committing = asyncio.create_task(auto_system.add("feed", 10))
     seen: list[tuple[int, int]] = []
     while not committing.done() or not seen:
-        answer = (await auto_system.ask(ADMIN, "SELECT count(*) AS n FROM pay")).json()
+        answer = (await auto_system.ask(ADMIN, "SELECT count(*) AS n FROM feed")).json()
         assert answer["engine"] == "sail"
         seen.append((answer["datasets"][0]["commit"], answer["rows"][0][0]))
     await committing
-    last = (await auto_system.rows(ADMIN, "SELECT count(*) AS n FROM pay"))[0][0]
+    last = (await auto_system.rows(ADMIN, "SELECT count(*) AS n FROM feed"))[0][0]
     assert last == first + 10
     assert len(dict(seen)) == len(set(seen)), "one count a commit"
     assert {count for _, count in seen} <= {*range(first, last + 1)}

@@ -26,12 +26,12 @@ SHARED = {
     Shared("acme", "make", "parquet", ROWS),
     Shared("acme", "hide", "parquet", ROWS),
     Shared("acme", "feed", "parquet", None),
-    Shared("acme", "keep", "parquet", None),
+    Shared("acme", "keep", "parquet", ROWS),
     Shared("acme", "think", "parquet", None),
     Shared("rival", "make", "parquet", 5),
     Shared("rival", "hide", "parquet", 0),
     Shared("rival", "feed", "parquet", None),
-    Shared("rival", "keep", "parquet", None),
+    Shared("rival", "keep", "parquet", 0),
     Shared("rival", "think", "parquet", None),
 }
 

@@ -2,7 +2,7 @@
 SELECT o.slug,
        d.producer_job_name,
        d.storage ->> 'kind',
-       CASE WHEN d.producer_job_name IN ('make', 'hide') THEN
+       CASE WHEN d.producer_job_name IN ('make', 'hide', 'keep') THEN
          coalesce((SELECT sum(p.row_count)::bigint FROM partition_versions p
                     WHERE p.dataset_version = s.dataset_version AND p.valid_to IS NULL), 0)
        END
