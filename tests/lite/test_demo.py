@@ -73,7 +73,7 @@ def test_the_demo_shows_everything_finds_it_right_and_touches_nothing_of_yours(f
         "trace why transfers 0-499",
         "tasks of flow.load were queued (limit 20)",
         "resumed when the queue was short",
-        "queries saw the former rows or the new ones, never a mixture",
+        "queries saw the former rows or the new ones, and never a mixture",
         "trace source show    flow.tick",
         "What to try next",
     ):

